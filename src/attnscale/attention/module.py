@@ -1,0 +1,137 @@
+"""Multi-head attention as a PyTorch module.
+
+    head_h = attend(x W_q^h, y W_k^h, y W_v^h),    output = [head_1 … head_H] W_o
+
+Source: Vaswani et al. 2017, section 3.2.2. Differences: d_k, d_v, n_heads and d_model are free of each
+other (the paper has d_k = d_v = d_model / n_heads), the scale is an argument, and biases are off unless
+asked for.
+"""
+
+from collections.abc import Mapping
+from typing import cast
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attnscale.attention.core import BACKENDS, Tap, attend, choose_backend
+from attnscale.attention.scale import Values, check_options, resolve_scale
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention with a scale that can be chosen.
+
+    Self-attention over a batch of sequences, without the factor 1/√d_k, each sequence with its own
+    length, and a look at the logits::
+
+        >>> import torch
+        >>> from attnscale.attention import MultiHeadAttention, padding_keep
+        >>> attention = MultiHeadAttention(d_model=32, n_heads=2, d_k=16, d_v=16, scale="none")
+        >>> x, keep = torch.randn(3, 7, 32), padding_keep(torch.tensor([7, 5, 2]), 7)
+        >>> attention.tap = lambda seen: print(tuple(seen.logits().shape))
+        >>> attention(x, keep=keep).shape
+        (3, 2, 7, 7)
+        torch.Size([3, 7, 32])
+
+    Change ``scale`` to ``"sqrt"``, ``"inverse"``, ``"learned"``, ``0.125`` … and nothing else: the
+    weights of a seed are the same, so what differs is the scale.
+    """
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        n_heads: int,
+        d_k: int,
+        d_v: int,
+        scale: str | float,
+        options: Mapping[str, float] | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+        backend: str = "auto",
+    ) -> None:
+        """Create the four projections and what the scale mode learns.
+
+        Args:
+            d_model: Size of the input and output vectors.
+            n_heads: Number of heads.
+            d_k: Size of a query or key, per head.
+            d_v: Size of a value, per head.
+            scale: A scale mode's name or a positive number.
+            options: The mode's own options, such as ``{"cap": 50.0}`` for ``softcap``.
+            bias: Whether the four projections have a bias.
+            dropout: Probability with which an attention weight is dropped while training.
+            backend: "auto", "explicit" or "fused".
+
+        Raises:
+            ValueError: If a size is below 1, the dropout is outside [0, 1), or scale, options or
+                backend are not allowed.
+        """
+        super().__init__()
+        sizes = {"d_model": d_model, "n_heads": n_heads, "d_k": d_k, "d_v": d_v}
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"model.{name}={size}: must be at least 1")
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"model.dropout={dropout}: must be at least 0 and below 1")
+        if backend not in BACKENDS:
+            raise ValueError(f"attention.backend={backend}: allowed are {', '.join(BACKENDS)}")
+        self.d_model, self.n_heads, self.d_k, self.d_v = d_model, n_heads, d_k, d_v
+        self.dropout, self.backend = dropout, backend
+        self.mode = resolve_scale(scale)
+        self.options = check_options(self.mode, options or {})
+        if backend == "fused":
+            choose_backend(backend, self.mode, 1, next(iter(nn.Linear(1, 1).parameters())).device)
+        self.q = nn.Linear(d_model, n_heads * d_k, bias=bias)
+        self.k = nn.Linear(d_model, n_heads * d_k, bias=bias)
+        self.v = nn.Linear(d_model, n_heads * d_v, bias=bias)
+        self.o = nn.Linear(n_heads * d_v, d_model, bias=bias)
+        learned = {} if self.mode.parameters is None else self.mode.parameters(n_heads, d_k)
+        self.scale = nn.ParameterDict({name: nn.Parameter(value) for name, value in learned.items()})
+        self.tap: Tap | None = None
+
+    def projections(self) -> dict[str, list[nn.Parameter]]:
+        """Return the parameters of the q, k, v and o projections, weights first."""
+        return {name: list(getattr(self, name).parameters()) for name in ("q", "k", "v", "o")}
+
+    def temperatures(self) -> list[nn.Parameter]:
+        """Return what the scale mode learns; these get no weight decay."""
+        return list(self.scale.values())
+
+    def _values(self) -> Values:
+        return {**self.options, **cast(Mapping[str, Tensor], self.scale)} if self.scale else self.options
+
+    def _split(self, x: Tensor, size: int) -> Tensor:
+        # (batch, position, head * size) -> (batch, head, position, size)
+        return x.unflatten(-1, (self.n_heads, size)).transpose(1, 2)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch query d_model"],
+        source: Float[Tensor, "batch key d_model"] | None = None,
+        *,
+        keep: Bool[Tensor, "..."] | None = None,
+        causal: bool = False,
+    ) -> Float[Tensor, "batch query d_model"]:
+        """Attend from ``query`` to ``source``, or to itself.
+
+        Args:
+            query: Where the queries come from.
+            source: Where keys and values come from; ``query`` if not given.
+            keep: True where a key may be attended; broadcastable to (batch, head, query, key).
+            causal: Hide the keys after each query.
+        """
+        source = query if source is None else source
+        attended = attend(
+            self._split(self.q(query), self.d_k),
+            self._split(self.k(source), self.d_k),
+            self._split(self.v(source), self.d_v),
+            scale=self.mode,
+            values=self._values(),
+            keep=keep,
+            causal=causal,
+            dropout=self.dropout if self.training else 0.0,
+            backend=self.backend,
+            tap=self.tap,
+        )
+        # (batch, head, query, d_v) -> (batch, query, head * d_v)
+        return cast(Tensor, self.o(attended.transpose(1, 2).flatten(2)))

@@ -1,0 +1,40 @@
+"""Taps: a look into every attention of a model, without a second forward pass.
+
+A tap never chooses the backend and never changes the result: training is bit-identical in eager mode
+with taps on or off. Each record knows its attention's path in the model.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from attnscale.attention.core import Attended
+from attnscale.attention.module import MultiHeadAttention
+
+
+def attentions(model: nn.Module) -> dict[str, MultiHeadAttention]:
+    """Return every attention of a model by its module path, in order."""
+    return {path: m for path, m in model.named_modules() if isinstance(m, MultiHeadAttention)}
+
+
+@contextmanager
+def tapped(model: nn.Module, receive: Callable[[str, Attended], None]) -> Iterator[None]:
+    """Call ``receive(path, attended)`` at each attention of the model while the context is open.
+
+    Raises:
+        ValueError: If the model has no attention to tap, or one that is tapped already.
+    """
+    found = attentions(model)
+    if not found:
+        raise ValueError("the model has no MultiHeadAttention to tap")
+    taken = [path for path, module in found.items() if module.tap is not None]
+    if taken:
+        raise ValueError(f"already tapped: {', '.join(taken)}")
+    for path, module in found.items():
+        module.tap = lambda attended, path=path: receive(path, attended)  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        for module in found.values():
+            module.tap = None

@@ -1,0 +1,45 @@
+"""Two checkpoints: the best by validation loss, and the last. Their names need no quoting."""
+
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+from torch import Tensor
+
+FOLDER = "checkpoints"
+
+
+class _NamedCheckpoint(ModelCheckpoint):
+    """A ModelCheckpoint that overwrites one file in the run's folder."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(enable_version_counter=False, auto_insert_metric_name=False, **options)
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Write below the run's folder, whatever logger there is."""
+        if self.dirpath is None:
+            self.dirpath = f"{trainer.default_root_dir}/{FOLDER}"
+        super().setup(trainer, pl_module, stage)
+
+
+class BestCheckpoint(_NamedCheckpoint):
+    """Keeps ``best.ckpt``, the lowest validation loss. A loss that is not finite is never best."""
+
+    def __init__(self) -> None:
+        """Watch ``val/loss``."""
+        super().__init__(filename="best", monitor="val/loss", mode="min", save_top_k=1)
+
+    def check_monitor_top_k(self, trainer: pl.Trainer, current: Tensor | None = None) -> bool:
+        """Refuse a loss that is not finite."""
+        if current is not None and not torch.isfinite(current):
+            return False
+        return super().check_monitor_top_k(trainer, current)
+
+
+class LastCheckpoint(_NamedCheckpoint):
+    """Keeps ``last.ckpt``, the state after the last epoch: what training resumes from."""
+
+    def __init__(self) -> None:
+        """Save at the end of each epoch."""
+        super().__init__(filename="last", save_on_train_epoch_end=True, save_top_k=1)

@@ -1,0 +1,122 @@
+"""Loss and gradient norms of every training step.
+
+    grad_norm/total = √ Σ_p ‖∂L/∂p‖²  over all parameters; grad_norm/q over the q projections of all
+    attentions, and so on for k, v and o; grad_norm/<path>/q for one attention of several.
+
+Taken before clipping and after unscaling. The figures stay tensors until a block of steps is read back
+at once: reading one back each step costs more than a small model's step.
+"""
+
+import math
+import time
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from attnscale.attention import attentions
+from attnscale.task.stepping import SteppedModule
+
+READ_BACK_STEPS = 128
+PROJECTIONS = ("q", "k", "v", "o")
+
+
+class Curves(pl.Callback):
+    """Records ``train/loss`` and ``grad_norm/…`` against optimizer steps."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.rows: list[Tensor] = []
+        self.steps: list[int] = []
+        self.times: list[float] = []
+        self.parameters: list[torch.nn.Parameter] = []
+        self.names: list[str] = []
+        self.members = torch.empty(0)
+        self.every = 1
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Find out which parameter counts for which norm."""
+        assert isinstance(pl_module, SteppedModule)
+        self.every = max(1, getattr(trainer, "log_every_n_steps", 1))
+        self.parameters = [p for p in pl_module.model.parameters() if p.requires_grad]
+        position = {id(p): i for i, p in enumerate(self.parameters)}
+        groups: dict[str, list[int]] = {"grad_norm/total": list(range(len(self.parameters)))}
+        found = attentions(pl_module.model)
+        for name in PROJECTIONS:
+            groups[f"grad_norm/{name}"] = [
+                position[id(p)]
+                for attention in found.values()
+                for p in attention.projections()[name]
+                if p.requires_grad
+            ]
+        if len(found) > 1:
+            for path, attention in found.items():
+                for name, parameters in attention.projections().items():
+                    groups[f"grad_norm/{path}/{name}"] = [
+                        position[id(p)] for p in parameters if p.requires_grad
+                    ]
+        self.names = list(groups)
+        self.members = torch.zeros(len(self.parameters), len(groups), dtype=torch.float64)
+        for column, rows in enumerate(groups.values()):
+            self.members[rows, column] = 1.0
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Keep this step's loss and the norm of each parameter's gradient, as one tensor."""
+        assert isinstance(pl_module, SteppedModule)
+        step = trainer.global_step
+        if step % self.every:
+            return
+        loss = pl_module.step_loss
+        gradients = [loss if p.grad is None else p.grad for p in self.parameters]
+        norms = torch._foreach_norm(gradients)
+        for i, p in enumerate(self.parameters):
+            if p.grad is None:
+                norms[i] = torch.zeros_like(loss)
+        self.rows.append(torch.stack([loss, *norms]))
+        self.steps.append(step)
+        self.times.append(time.time())
+        if len(self.rows) >= READ_BACK_STEPS:
+            self.read_back(pl_module)
+
+    @torch.no_grad()
+    def read_back(self, module: SteppedModule, *, together: bool = True) -> None:
+        """Turn the kept tensors into points.
+
+        Args:
+            module: The task that trains.
+            together: Whether all processes read back now, so that losses can be averaged over them.
+        """
+        if not self.rows:
+            return
+        table = torch.stack(self.rows)
+        if together and module.trainer.world_size > 1:
+            table[:, 0] = module.all_gather(table[:, 0].contiguous()).mean(dim=0)  # type: ignore[union-attr]
+        wide = table.double().cpu()
+        norms = (wide[:, 1:].square() @ self.members).sqrt().tolist()
+        losses = wide[:, 0].tolist()
+        for step, at, loss, row in zip(self.steps, self.times, losses, norms, strict=True):
+            figures = dict(zip(self.names, row, strict=True))
+            module.write({"train/loss": loss, **figures}, step, int(at * 1000))
+            if not math.isfinite(loss) and together:
+                module.mark_diverged("train/loss", step)
+        module.results["train/loss"] = losses[-1]
+        self.rows, self.steps, self.times = [], [], []
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Read back, so that a loss that is not finite ends training here at the latest."""
+        assert isinstance(pl_module, SteppedModule)
+        self.read_back(pl_module)
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Keep what was measured, without waiting for other processes."""
+        if isinstance(pl_module, SteppedModule) and self.parameters:
+            self.read_back(pl_module, together=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: points that were read back are in the record."""
+        return {}

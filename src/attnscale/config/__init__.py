@@ -1,0 +1,1 @@
+"""The configuration: its types, and how it becomes objects."""

@@ -1,0 +1,180 @@
+"""Types of the configuration. Values live in ``conf/`` only, so nothing here has a default.
+
+A misspelt key or a wrong type ends composition, before any job of a sweep starts.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+MISSING: Any = "???"
+"""What OmegaConf reads as a value that must come from a file or the command line."""
+
+Number = int | float
+
+
+@dataclass
+class AttentionConfig:
+    """``attention``: the scale, its options, the backend."""
+
+    scale: str | int | float = MISSING
+    backend: str = MISSING
+    options: dict[str, dict[str, float]] = MISSING
+
+
+@dataclass
+class AutoencoderConfig:
+    """``model=autoencoder``."""
+
+    _target_: str = MISSING
+    d_model: int = MISSING
+    d_k: int = MISSING
+    d_v: int | None = MISSING
+    n_heads: int = MISSING
+    n_layers: int = MISSING
+    residual: bool = MISSING
+    norm: str = MISSING
+    feed_forward: int | None = MISSING
+    bias: bool = MISSING
+    dropout: float = MISSING
+    init: str = MISSING
+
+
+@dataclass
+class GaussianConfig:
+    """``data=gaussian``."""
+
+    _target_: str = MISSING
+    n_train: int = MISSING
+    n_val: int = MISSING
+    n_test: int = MISSING
+    length: int = MISSING
+    d_model: int = MISSING
+    batch_size: int = MISSING
+    eval_batch_size: int = MISSING
+    shuffle: bool = MISSING
+    seed: int = MISSING
+
+
+@dataclass
+class OptimizerConfig:
+    """``optimizer``: what every optimizer has; its other keys are those of its class."""
+
+    _target_: str = MISSING
+    lr: float = MISSING
+    weight_decay: float = MISSING
+    fused: bool | None = MISSING
+    schedule: str = MISSING
+    warmup_steps: int = MISSING
+
+
+@dataclass
+class AdamConfig(OptimizerConfig):
+    """``optimizer=adam`` and ``optimizer=adamw``."""
+
+    betas: list[float] = MISSING
+    eps: float = MISSING
+
+
+@dataclass
+class SGDConfig(OptimizerConfig):
+    """``optimizer=sgd``."""
+
+    momentum: float = MISSING
+    nesterov: bool = MISSING
+
+
+@dataclass
+class TrainerConfig:
+    """``trainer``: every argument of Lightning's Trainer under its own name."""
+
+    accelerator: str = MISSING
+    strategy: Any = MISSING
+    devices: Any = MISSING
+    num_nodes: int = MISSING
+    precision: Any = MISSING
+    logger: Any = MISSING
+    callbacks: Any = MISSING
+    fast_dev_run: Any = MISSING
+    max_epochs: int | None = MISSING
+    min_epochs: int | None = MISSING
+    max_steps: int = MISSING
+    min_steps: int | None = MISSING
+    max_time: Any = MISSING
+    limit_train_batches: int | float | None = MISSING
+    limit_val_batches: int | float | None = MISSING
+    limit_test_batches: int | float | None = MISSING
+    limit_predict_batches: int | float | None = MISSING
+    overfit_batches: int | float = MISSING
+    val_check_interval: int | float | None = MISSING
+    check_val_every_n_epoch: int | None = MISSING
+    num_sanity_val_steps: int | None = MISSING
+    log_every_n_steps: int | None = MISSING
+    enable_checkpointing: bool = MISSING
+    enable_progress_bar: bool = MISSING
+    enable_model_summary: bool = MISSING
+    accumulate_grad_batches: int = MISSING
+    gradient_clip_val: int | float | None = MISSING
+    gradient_clip_algorithm: str | None = MISSING
+    deterministic: Any = MISSING
+    benchmark: bool | None = MISSING
+    inference_mode: bool = MISSING
+    use_distributed_sampler: bool = MISSING
+    profiler: Any = MISSING
+    detect_anomaly: bool = MISSING
+    barebones: bool = MISSING
+    plugins: Any = MISSING
+    sync_batchnorm: bool = MISSING
+    reload_dataloaders_every_n_epochs: int = MISSING
+    default_root_dir: str | None = MISSING
+    enable_autolog_hparams: bool = MISSING
+    model_registry: str | None = MISSING
+
+
+@dataclass
+class TaskConfig:
+    """``task``: which LightningModule, and how many batches Lightning gets at a time."""
+
+    _target_: str = MISSING
+    block: int = MISSING
+
+
+@dataclass
+class TrackingConfig:
+    """``tracking``: where runs are recorded, and under which names."""
+
+    uri: str | None = MISSING
+    experiment: str = MISSING
+    run_name: str | None = MISSING
+
+
+@dataclass
+class TrainConfig:
+    """The root of ``python -m src.train``."""
+
+    attention: Any = MISSING
+    model: Any = MISSING
+    task: Any = MISSING
+    data: Any = MISSING
+    optimizer: Any = MISSING
+    callbacks: dict[str, Any] = MISSING
+    tracking: Any = MISSING
+    trainer: Any = MISSING
+    seed: int = MISSING
+    threads: int | None = MISSING
+    checkpoint: str | None = MISSING
+    folder: str = MISSING
+    tags: dict[str, Any] = MISSING
+
+
+GROUPS: dict[tuple[str, str], type] = {
+    ("schema/attention", "default"): AttentionConfig,
+    ("schema/model", "autoencoder"): AutoencoderConfig,
+    ("schema/data", "gaussian"): GaussianConfig,
+    ("schema/optimizer", "adam"): AdamConfig,
+    ("schema/optimizer", "sgd"): SGDConfig,
+    ("schema/task", "default"): TaskConfig,
+    ("schema/tracking", "default"): TrackingConfig,
+    ("schema/trainer", "default"): TrainerConfig,
+    ("schema", "train"): TrainConfig,
+}
+"""(group, name) of each type in Hydra's ConfigStore."""

@@ -1,0 +1,1 @@
+"""The data: what is learned from, and how it is cut into batches."""

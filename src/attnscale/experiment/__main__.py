@@ -1,0 +1,50 @@
+"""One process of a run of several: ``torchrun -m attnscale.experiment FILE``. Knows no Hydra."""
+
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
+
+from attnscale.experiment.processes import RESULT_FILE
+from attnscale.experiment.train import train
+from attnscale.tracking.record import Record
+from attnscale.tracking.store import find_store
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(path: Path) -> int:
+    """Train as one of several processes, and return the exit status."""
+    signal.signal(signal.SIGTERM, _stop)
+    rank = int(os.environ["RANK"])
+    task = json.loads(path.read_text())
+    config = task["config"]
+    folder = Path(config["folder"])
+    try:
+        record = None
+        if rank == 0 and task["run_id"]:
+            record = Record.attach(find_store(task["store"], folder), task["run_id"])
+        result = train(config, record)
+        if record is not None:
+            record.flush(patient=True)
+        if rank == 0:
+            result.save(folder / RESULT_FILE)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        traceback.print_exc()
+        reason = {"rank": rank, "type": type(error).__name__, "message": str(error)}
+        (folder / f"error-rank{rank}.json").write_text(json.dumps(reason))
+        sys.stderr.flush()
+        # Without waiting for the others: they may be waiting for this process.
+        os._exit(1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,166 @@
+"""The processes of one run.
+
+Lightning never starts processes inside a Hydra job: its child would repeat the command line, and so the
+whole sweep. A run that wants several writes its configuration into its folder and starts torchrun on
+``python -m attnscale.experiment``, which knows no Hydra. Where torchrun or srun started the processes
+already, the run trains in place.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RANK_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NODE_RANK",
+    "TORCHELASTIC_RUN_ID",
+)
+GRACE_SECONDS = 20.0
+CONFIG_FILE, RESULT_FILE = "processes.json", "result.json"
+
+
+class ProcessFailed(RuntimeError):
+    """A process of a run of several failed; the message names its rank and reason."""
+
+
+def launched_from_outside() -> str | None:
+    """Return "torchrun" or "srun" if that started this process as one of several, else None."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return "torchrun"
+    tasks = os.environ.get("SLURM_NTASKS", "1")
+    in_step = "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ
+    if in_step and tasks.isdigit() and int(tasks) > 1:
+        return "srun"
+    return None
+
+
+def rank() -> int:
+    """Return this process's rank, 0 if it is alone."""
+    started = launched_from_outside()
+    return int(os.environ[{"torchrun": "RANK", "srun": "SLURM_PROCID"}[started]]) if started else 0
+
+
+def processes_wanted(trainer: Mapping[str, Any]) -> int:
+    """Return how many processes ``trainer.devices`` and ``trainer.num_nodes`` ask for.
+
+    Raises:
+        ValueError: If the devices cannot be counted, or are not there.
+    """
+    devices, accelerator = trainer["devices"], trainer["accelerator"]
+    on_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
+    there = torch.cuda.device_count() if on_gpu else 1
+    if on_gpu and there == 0:
+        raise ValueError(f"trainer.accelerator={accelerator}: no GPU was found; use trainer=cpu")
+    if isinstance(devices, list):
+        count = len(devices)
+    elif devices in ("auto", -1, "-1"):
+        count = there
+    else:
+        try:
+            count = int(devices)
+        except (TypeError, ValueError):
+            count = 0
+        if count < 1:
+            raise ValueError(
+                f"trainer.devices={devices}: allowed is a number from 1, -1, auto or a list of indices"
+            )
+    if on_gpu and count > there:
+        raise ValueError(f"trainer.devices={devices}: only {there} GPUs were found")
+    return count * int(trainer["num_nodes"])
+
+
+def _environment(n: int) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k not in RANK_VARIABLES}
+    threads = max(1, (os.cpu_count() or 1) // n)
+    kept.setdefault("OMP_NUM_THREADS", str(threads))
+    package = str(Path(__file__).resolve().parents[2])
+    kept["PYTHONPATH"] = os.pathsep.join(p for p in (package, kept.get("PYTHONPATH")) if p)
+    return kept
+
+
+def _first_error(folder: Path) -> str | None:
+    files = sorted(folder.glob("error-rank*.json"), key=lambda p: p.stat().st_mtime_ns)
+    if not files:
+        return None
+    found = json.loads(files[0].read_text())
+    return f"rank {found['rank']}: {found['type']}: {found['message']}"
+
+
+def run_in_processes(config: Mapping[str, Any], *, n: int, run_id: str | None, store: str) -> None:
+    """Train in ``n`` processes of this machine; the result is left in the run's folder.
+
+    Args:
+        config: The plain configuration.
+        n: Number of processes.
+        run_id: The MLflow run that the main process writes to.
+        store: MLflow's tracking URI.
+
+    Raises:
+        ProcessFailed: If one of them failed; the others are ended then.
+        ValueError: If several nodes are asked for: those must be started by srun.
+    """
+    if config["trainer"]["num_nodes"] != 1:
+        raise ValueError(
+            f"trainer.num_nodes={config['trainer']['num_nodes']}: processes on other machines must be "
+            "started by srun or torchrun"
+        )
+    folder = Path(config["folder"])
+    for old in (*folder.glob("error-rank*.json"), folder / RESULT_FILE):
+        old.unlink(missing_ok=True)
+    (folder / CONFIG_FILE).write_text(
+        json.dumps({"config": config, "run_id": run_id, "store": store}, indent=1)
+    )
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+        *("--nproc-per-node", str(n), "--log-dir", str(folder / "processes")),
+        *("-m", "attnscale.experiment", str(folder / CONFIG_FILE)),
+    ]
+    # A session of its own, so that a Ctrl-C at the terminal reaches it once, from here.
+    with (folder / "processes.log").open("w") as output:
+        child = subprocess.Popen(
+            command, env=_environment(n), start_new_session=True, stdout=None, stderr=output
+        )
+        try:
+            code = child.wait()
+        except BaseException:
+            _end(child)
+            raise
+    if code != 0 or not (folder / RESULT_FILE).exists():
+        reason = _first_error(folder) or _last_line(folder / "processes.log")
+        raise ProcessFailed(f"{n} processes: {reason} (all output: {folder / 'processes.log'})")
+
+
+def _last_line(path: Path) -> str:
+    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "ended without a word"
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """End torchrun and its workers: first politely, then for good."""
+    child.send_signal(signal.SIGTERM)
+    try:
+        child.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        child.wait()

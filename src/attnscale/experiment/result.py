@@ -1,0 +1,57 @@
+"""What a run comes to, in plain values."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+WORST = sys.float_info.max
+"""Objective of a run that diverged or failed: the worst finite number, for sweepers that minimise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a run comes to.
+
+    Attributes:
+        objective: Best validation loss (the last training loss without validation), or :data:`WORST`
+            if the run diverged.
+        metrics: Last value of each figure, by metric name; ``val/best_loss`` too.
+        diverged: ``{"metric": …, "step": …}`` where a figure stopped being finite, or None.
+        steps: Optimizer steps done in all, those before a resumed checkpoint included.
+        steps_per_second: Optimizer steps per second of this run's training, validation included.
+        seconds: Duration of training.
+        peak_memory_mib: Largest memory of the process (on a GPU: allocated on it), in MiB.
+        best_checkpoint: Path, or None if no finite validation loss was seen.
+        last_checkpoint: Path, or None.
+        folder: Where the run wrote.
+        run_id: MLflow's id, or None.
+        name: The run's readable name.
+    """
+
+    objective: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    diverged: Mapping[str, Any] | None = None
+    steps: int = 0
+    steps_per_second: float = 0.0
+    seconds: float = 0.0
+    peak_memory_mib: float = 0.0
+    best_checkpoint: str | None = None
+    last_checkpoint: str | None = None
+    folder: str = ""
+    run_id: str | None = None
+    name: str = ""
+
+    def save(self, path: Path) -> None:
+        """Write as JSON, whole or not at all."""
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps(dataclasses.asdict(self), indent=1))
+        part.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> "Result":
+        """Read what :meth:`save` wrote."""
+        return cls(**json.loads(path.read_text()))

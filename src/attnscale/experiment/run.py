@@ -1,0 +1,140 @@
+"""A run from its configuration to its result, recorded whatever happens."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from attnscale.config.build import project_root
+from attnscale.experiment.processes import (
+    RESULT_FILE,
+    launched_from_outside,
+    processes_wanted,
+    rank,
+    run_in_processes,
+)
+from attnscale.experiment.result import Result
+from attnscale.experiment.train import train
+from attnscale.tracking.provenance import provenance
+from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
+from attnscale.tracking.store import Store, find_store
+
+RUN_FILE = "run.json"
+
+
+def default_name(config: Mapping[str, Any]) -> str:
+    """Return a readable name for a run of which nothing was swept."""
+    model = str(config["model"]["_target_"]).rpartition(".")[0].rpartition(".")[2]
+    return f"{model} scale={config['attention']['scale']} d_k={config['model']['d_k']}"
+
+
+def _device(trainer: Mapping[str, Any]) -> str:
+    n = processes_wanted(trainer)
+    gpu = trainer["accelerator"] in ("gpu", "cuda", "auto") and torch.cuda.is_available()
+    name = torch.cuda.get_device_name() if gpu else "cpu"
+    return name if n == 1 else f"{n} × {name}"
+
+
+def _folder(config: Mapping[str, Any]) -> Path:
+    folder = Path(config["folder"])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"folder={folder}: cannot be written: {error.strerror}") from error
+    return folder
+
+
+def _resumed_tags(config: Mapping[str, Any]) -> dict[str, str]:
+    return {} if config["checkpoint"] is None else {"resumed_from": str(config["checkpoint"])}
+
+
+def _open(
+    config: Mapping[str, Any], store: Store, folder: Path, parent: str | None, tags: Mapping[str, str]
+) -> Record:
+    name = config["tracking"]["run_name"] or default_name(config)
+    own = {f"note.{key}": value for key, value in config["tags"].items()}
+    record = Record.start(
+        store,
+        experiment=config["tracking"]["experiment"],
+        name=name,
+        parent=parent,
+        tags={**tags, **own, "folder": str(folder), **_resumed_tags(config)},
+    )
+    written = {"run_id": record.run_id, "name": name, "store": store.uri, "parent": parent}
+    (folder / RUN_FILE).write_text(json.dumps(written, indent=1))
+    return record
+
+
+def _describe(record: Record, config: Mapping[str, Any]) -> None:
+    record.parameters(config)
+    record.text(yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True), "config.yaml")
+    record.tags(provenance(project_root(), _device(config["trainer"])))
+
+
+def _close(record: Record, result: Result) -> None:
+    tags = {"diverged": "false", "objective": repr(result.objective)}
+    if result.diverged is not None:
+        where = result.diverged
+        tags |= {"diverged": "true", "diverged.metric": where["metric"], "diverged.step": str(where["step"])}
+    for key, path in (("best_checkpoint", result.best_checkpoint), ("last_checkpoint", result.last_checkpoint)):
+        if path is not None:
+            tags[key] = path
+    record.tags(tags)
+
+
+def run(
+    config: Mapping[str, Any], *, parent: str | None = None, tags: Mapping[str, str] | None = None
+) -> Result:
+    """Train, validate, test and record one model.
+
+    Works without Hydra: ``config`` is the plain mapping that ``conf/train.yaml`` composes to, and
+    ``attnscale.config.build.compose`` makes one.
+
+    Args:
+        config: The plain configuration.
+        parent: MLflow run id of the sweep that the run belongs to.
+        tags: Further tags of the run.
+
+    Returns:
+        The result, in plain values.
+
+    Raises:
+        ValueError: If a value is not allowed, naming its key; the run is then FAILED.
+        ProcessFailed: If a process of a run of several failed; the run is then FAILED.
+        KeyboardInterrupt: On Ctrl-C; the run is then KILLED.
+    """
+    folder = _folder(config)
+    store = find_store(config["tracking"]["uri"], project_root())
+    if rank() != 0:
+        return train(config, None)
+    record = _open(config, store, folder, parent, tags or {})
+    status = FAILED
+    try:
+        _describe(record, config)
+        n = processes_wanted(config["trainer"])
+        if n > 1 and launched_from_outside() is None:
+            run_in_processes(config, n=n, run_id=record.run_id, store=store.uri)
+            result = Result.load(folder / RESULT_FILE)
+        else:
+            result = train(config, record)
+        name = json.loads((folder / RUN_FILE).read_text())["name"]
+        result = dataclasses.replace(result, name=name)
+        _close(record, result)
+        result.save(folder / RESULT_FILE)
+        status = FINISHED
+    except KeyboardInterrupt:
+        status = KILLED
+        raise
+    except BaseException as error:
+        record.tags({"error": f"{type(error).__name__}: {error}"})
+        raise
+    finally:
+        record.end(status)
+    return result

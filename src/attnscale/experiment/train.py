@@ -1,0 +1,121 @@
+"""Training, validation and test in this process."""
+
+import dataclasses
+import math
+import resource
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+from attnscale.callbacks.checkpoint import BestCheckpoint
+from attnscale.experiment.assemble import Parts, assemble
+from attnscale.experiment.result import WORST, Result
+from attnscale.tracking.record import Record
+
+
+def _peak_memory_mib() -> float:
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _check_checkpoint(path: str, config: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint that cannot be read, or that leaves nothing to train."""
+    if not Path(path).is_file():
+        raise ValueError(f"checkpoint={path}: no such file")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        done, steps = int(state["epoch"]) + 1, int(state["global_step"])
+    except Exception as error:
+        raise ValueError(f"checkpoint={path}: cannot be read as a checkpoint: {error}") from error
+    trainer = config["trainer"]
+    last, most = trainer["max_epochs"], trainer["max_steps"]
+    if (last is not None and 0 <= last <= done) or 0 <= most <= steps:
+        raise ValueError(
+            f"checkpoint={path}: has {done} epochs and {steps} steps, and training ends at "
+            f"trainer.max_epochs={last}, trainer.max_steps={most}: raise the limit to train on"
+        )
+
+
+def _fit(parts: Parts, checkpoint: str | None) -> None:
+    """Fit; a Ctrl-C comes out as KeyboardInterrupt, not as Lightning's exit."""
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        parts.trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint)
+    except SystemExit as stop:
+        if isinstance(stop.__context__, KeyboardInterrupt):
+            raise stop.__context__ from None
+        raise
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, handler)
+
+
+def _checkpoints(parts: Parts) -> tuple[str | None, str | None]:
+    """Return the paths of the best and the last checkpoint that this run wrote."""
+    best = [c.best_model_path for c in parts.trainer.callbacks if isinstance(c, BestCheckpoint)]
+    kept = [c for c in parts.trainer.callbacks if isinstance(c, ModelCheckpoint)]
+    last = [c.best_model_path for c in kept if not isinstance(c, BestCheckpoint)]
+    return (best[0] or None if best else None, last[0] or None if last else None)
+
+
+def train(config: Mapping[str, Any], record: Record | None) -> Result:
+    """Train, validate and test one model in this process.
+
+    Args:
+        config: The plain configuration.
+        record: Where points go, or None on the processes that do not record.
+
+    Returns:
+        The result; figures are the same on every process.
+
+    Raises:
+        ValueError: If a value is not allowed, naming its key.
+    """
+    parts = assemble(config, record)
+    module, trainer = parts.module, parts.trainer
+    if config["checkpoint"] is not None:
+        _check_checkpoint(config["checkpoint"], config)
+    started = time.perf_counter()
+    if trainer.limit_train_batches != 0:
+        _fit(parts, config["checkpoint"])
+    seconds = time.perf_counter() - started
+    best, last = _checkpoints(parts)
+    steps = trainer.global_step
+    if trainer.limit_test_batches != 0 and (module.diverged is None or best):
+        trainer.test(module, datamodule=parts.data, ckpt_path=best, verbose=False)
+    metrics = dict(module.results)
+    best_loss = module.best_loss if math.isfinite(module.best_loss) else None
+    if best_loss is not None:
+        metrics["val/best_loss"] = best_loss
+    rate = (steps - module.first_step) / seconds if seconds > 0 else 0.0
+    memory = _peak_memory_mib()
+    if record is not None:
+        closing = {"time/steps_per_second": rate, "time/train_seconds": seconds, "memory/peak_mib": memory}
+        if best_loss is not None:
+            closing["val/best_loss"] = best_loss
+        record.points(closing, steps)
+    objective = WORST
+    if module.diverged is None:
+        objective = metrics.get("val/best_loss", metrics.get("train/loss", WORST))
+    return Result(
+        objective=objective,
+        metrics=metrics,
+        diverged=None if module.diverged is None else dataclasses.asdict(module.diverged),
+        steps=steps,
+        steps_per_second=rate,
+        seconds=seconds,
+        peak_memory_mib=memory,
+        best_checkpoint=best,
+        last_checkpoint=last,
+        folder=str(config["folder"]),
+        run_id=None if record is None else record.run_id,
+    )
+

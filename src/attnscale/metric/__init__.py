@@ -1,0 +1,1 @@
+"""Validation and test figures: sums that do not depend on batch size, order or processes."""

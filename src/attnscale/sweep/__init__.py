@@ -1,0 +1,1 @@
+"""What spans jobs: the parent run, the checks before job 0, the summary."""

@@ -1,0 +1,110 @@
+"""How an app is launched: one line for a person's mistake, true statuses, and a summary."""
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from attnscale.config.build import register
+from attnscale.sweep import state
+from attnscale.sweep.job import JOB_FILE, run_job
+from attnscale.sweep.problems import explain
+from attnscale.sweep.screen import sweep_table
+from attnscale.tracking.record import FAILED, FINISHED, KILLED
+
+__all__ = ["launch", "run_job"]
+
+register()
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, handled like a Ctrl-C."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    # Once is enough: a second signal must not interrupt the writing of the record.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Terminated
+
+
+def _tell(text: str) -> None:
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 -- the last word on the screen
+
+
+def read_jobs(folder: Path) -> list[dict[str, Any]]:
+    """Return what each job of a sweep folder left behind, in order."""
+    files = [f for f in folder.glob(f"*/{JOB_FILE}") if f.parent.name.isdigit()]
+    jobs = [json.loads(f.read_text()) for f in sorted(files, key=lambda f: int(f.parent.name))]
+    for job in jobs:
+        if job["status"] == "RUNNING":
+            job |= {"status": "LOST", "error": "ended without a result"}
+    return jobs
+
+
+def _finish_sweep(interrupted: bool, problem: str | None) -> int:
+    """End the parent run, print the table, and return the exit status."""
+    sweep = state.sweep
+    assert sweep is not None
+    jobs = read_jobs(sweep.folder)
+    if not jobs and problem is not None:
+        # Nothing was run: there is nothing to record.
+        sweep.record.end(FAILED)
+        sweep.record.client.delete_run(sweep.record.run_id)
+        return 1
+    bad = [job for job in jobs if job["status"] != "FINISHED"]
+    status = KILLED if interrupted else FAILED if bad or problem else FINISHED
+    ended = f"{len(jobs) - len(bad)} of {len(jobs)} started jobs finished"
+    note = f"Sweeps {sweep.described}. {status}, {time.strftime('%F %T')}: {ended}."
+    sweep.record.tags({"mlflow.note.content": note})
+    table = sweep_table(jobs)
+    sweep.record.text(table + "\n", "summary.txt")
+    sweep.record.end(status)
+    print(f"\n{table}\n\n{ended}; status {status}.")  # noqa: T201
+    print(f"Compare: {sweep.record.store.ui_command()}  (filter: tags.sweep = '{sweep.folder.name}')")  # noqa: T201
+    print(f"Draw:    python -m src.curves sweep={sweep.folder.name}", flush=True)  # noqa: T201
+    return 1 if bad or problem else 0
+
+
+def launch(main: Callable[[], Any]) -> None:
+    """Run an app's ``main`` and end the program with its exit status.
+
+    0: all is well; 1: a mistake or a failed job; 130: Ctrl-C; 143: SIGTERM. Set HYDRA_FULL_ERROR=1 for
+    tracebacks.
+    """
+    if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        os.environ["ATTNSCALE_FULL_ERROR"] = "1"
+    # Hydra then hands errors over as they are instead of printing them its own way.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    signal.signal(signal.SIGTERM, _terminate)
+    problem: str | None = None
+    code = 0
+    try:
+        main()
+    except KeyboardInterrupt as stop:
+        code = 143 if isinstance(stop, Terminated) else 130
+        problem = "Stopped."
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        problem = state.problem
+    except (HydraException, OmegaConfBaseException) as error:
+        problem, code = explain(error), 1
+        if os.environ.get("ATTNSCALE_FULL_ERROR") == "1":
+            traceback.print_exc()
+    except Exception as error:
+        traceback.print_exc()
+        problem, code = f"{type(error).__name__}: {error}", 1
+    if state.sweep is not None:
+        code = max(code, _finish_sweep(code in (130, 143), problem))
+    if problem is not None:
+        _tell(problem)
+    sys.exit(code)

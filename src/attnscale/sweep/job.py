@@ -1,0 +1,116 @@
+"""One job: the bridge from a composed configuration to :func:`attnscale.experiment.run`."""
+
+import dataclasses
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from attnscale.config.build import plain, project_root
+from attnscale.experiment import Result, run
+from attnscale.experiment.result import WORST
+from attnscale.sweep import state
+from attnscale.sweep.hooks import SWEEP_FILE
+from attnscale.sweep.overrides import check, describe
+from attnscale.sweep.resume import resumed_config
+from attnscale.sweep.screen import log, run_table, say
+from attnscale.tracking.store import Store, find_store
+
+JOB_FILE = "job.json"
+USER_ERRORS = (ValueError, FileNotFoundError, PermissionError)
+"""Errors whose message is meant for the person who gave the command."""
+
+
+def wants_traceback() -> bool:
+    """Whether tracebacks were asked for, with HYDRA_FULL_ERROR=1 as everywhere in Hydra."""
+    return os.environ.get("ATTNSCALE_FULL_ERROR") == "1"
+
+
+def reason(error: BaseException) -> str:
+    """Return an error in one line; the type is named where the message alone would not do."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, USER_ERRORS) and text else f"{type(error).__name__}: {text}"
+
+
+def _write(folder: Path, outcome: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{JOB_FILE}.part"
+    part.write_text(json.dumps(outcome, indent=1))
+    part.replace(folder / JOB_FILE)
+
+
+def _announce(store: Store) -> None:
+    say(f"Recording to {store.uri} ({store.origin})")
+    say(f"See it with: {store.ui_command()}")
+
+
+def _run(config: DictConfig, sweep: dict[str, Any] | None, name: str) -> Result:
+    overrides = list(HydraConfig.get().overrides.task)
+    made = plain(config)
+    tags = {"overrides": " ".join(overrides), "kind": "run"}
+    if sweep is None:
+        check(overrides, made["attention"]["scale"])
+    else:
+        tags |= {"sweep": sweep["name"], "job": str(HydraConfig.get().job.num)}
+    if made["checkpoint"] is not None:
+        made = resumed_config(made, overrides)
+    made["tracking"]["run_name"] = made["tracking"]["run_name"] or name
+    if sweep is None:
+        _announce(find_store(made["tracking"]["uri"], project_root()))
+    return run(made, parent=None if sweep is None else sweep["parent"], tags=tags)
+
+
+def _name(config: DictConfig, sweep: dict[str, Any] | None, folder: Path) -> str:
+    overrides = list(HydraConfig.get().overrides.task)
+    short = (folder if sweep is None else folder.parent).name.rpartition("_")[2]
+    if sweep is not None:
+        return f"{describe(overrides, sweep['swept']) or 'job'} ({short})"
+    scale, d_k = config.attention.scale, config.model.d_k
+    model = HydraConfig.get().runtime.choices.get("model", "run")
+    return f"{model} scale={scale} d_k={d_k} ({short})"
+
+
+def run_job(config: DictConfig) -> float:
+    """Run one job and return its objective: the best validation loss.
+
+    A failing job of a sweep is recorded with its reason and returns the worst finite number, so that
+    the others run. A single run ends the program with status 1.
+    """
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir)
+    sweep = None
+    if hydra.mode == RunMode.MULTIRUN:
+        sweep = json.loads((Path(hydra.sweep.dir) / SWEEP_FILE).read_text())
+    name = _name(config, sweep, folder)
+    index = hydra.job.num if sweep is not None else 0
+    outcome: dict[str, Any] = {"index": index, "name": name, "pid": os.getpid()}
+    if sweep is not None:
+        say(f"Job {index}: {name}")
+    _write(folder, {**outcome, "status": "RUNNING"})
+    try:
+        result = _run(config, sweep, name)
+    except KeyboardInterrupt:
+        _write(folder, {**outcome, "status": "KILLED", "error": "interrupted"})
+        raise
+    except Exception as error:
+        text = reason(error)
+        _write(folder, {**outcome, "status": "FAILED", "error": text})
+        log.error("Traceback", exc_info=error, extra={"file_only": True})
+        if sweep is not None:
+            log.error("Job %s failed: %s", index, text)
+            return WORST
+        if wants_traceback() or not isinstance(error, USER_ERRORS):
+            logging.getLogger("attnscale").error("Failed", exc_info=error)
+        state.problem = text
+        sys.exit(1)
+    _write(folder, {**outcome, "status": "FINISHED", "result": dataclasses.asdict(result)})
+    if sweep is None:
+        store = find_store(config.tracking.uri, project_root())
+        say("\n" + run_table(result, store.ui_command()))
+    return result.objective

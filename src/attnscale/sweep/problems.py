@@ -1,0 +1,41 @@
+"""Hydra's and OmegaConf's errors in one line: the key, the value, what is allowed."""
+
+import difflib
+from collections.abc import Iterator
+
+from omegaconf import DictConfig
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    OmegaConfBaseException,
+)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
+def explain(error: BaseException) -> str:
+    """Return one line that names the key, the value and what is allowed."""
+    for found in _chain(error):
+        if not isinstance(found, OmegaConfBaseException) or not found.full_key:
+            continue
+        key = found.full_key
+        if isinstance(found, ConfigKeyError | ConfigAttributeError):
+            return f"{key}: no such key{_known(found)}"
+        return f"{key}: {str(found.msg or found).splitlines()[0]}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "; ".join(lines[:1] + [line for line in lines[1:] if not line.startswith("full_key")])
+
+
+def _known(error: OmegaConfBaseException) -> str:
+    parent = error.parent_node
+    if not isinstance(parent, DictConfig):
+        return ""
+    names = [str(name) for name in parent if not str(name).startswith("_")]
+    near = difflib.get_close_matches(str(error.key), names, n=1)
+    hint = f". Did you mean {near[0]!r}?" if near else "."
+    return f"{hint} Allowed: {', '.join(names)}"

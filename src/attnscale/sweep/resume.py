@@ -1,0 +1,79 @@
+"""Resuming: a checkpoint's own settings, with the few changes that resuming allows."""
+
+import copy
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnscale.sweep.overrides import parse
+
+FREE = ("trainer", "tracking", "callbacks", "tags", "threads", "folder", "checkpoint", "hydra")
+"""Sections that a resumed run may set anew; the others belong to what was trained."""
+
+
+def stored_config(path: str) -> dict[str, Any]:
+    """Return the configuration that a checkpoint carries.
+
+    Raises:
+        ValueError: If the file is missing, unreadable, or not a checkpoint of this project.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"checkpoint={path}: no such file")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        config = state["attnscale"]["config"]
+    except Exception as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"checkpoint={path}: not a checkpoint of this project: {first}") from error
+    assert isinstance(config, dict)
+    return config
+
+
+def _get(config: Mapping[str, Any], keys: list[str]) -> Any:
+    found: Any = config
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def _set(config: dict[str, Any], keys: list[str], value: Any) -> None:
+    for key in keys[:-1]:
+        config = config[key]
+    config[keys[-1]] = value
+
+
+def resumed_config(composed: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Return the checkpoint's configuration with what the command line changes.
+
+    Args:
+        composed: The configuration as composed, ``checkpoint`` set.
+        overrides: The command line's overrides; only these may differ from the checkpoint.
+
+    Raises:
+        ValueError: If an override contradicts what was trained, naming both values.
+    """
+    stored = stored_config(composed["checkpoint"])
+    made = copy.deepcopy(stored)
+    # What belongs to the new run and not to the one that wrote the checkpoint.
+    made |= {key: composed[key] for key in ("folder", "checkpoint", "tags", "tracking", "threads")}
+    made["trainer"]["default_root_dir"] = composed["folder"]
+    for override in parse(overrides):
+        key = override.key_or_group
+        keys = key.split(".")
+        if keys[0] not in FREE:
+            old, new = _get(stored, keys), _get(composed, keys)
+            if old != new:
+                raise ValueError(
+                    f"{override.input_line}: the checkpoint was trained with {key}={_brief(old)}; "
+                    "leave it out, or start a new run"
+                )
+        elif keys[0] in composed:
+            _set(made, keys, _get(composed, keys))
+    made["trainer"]["default_root_dir"] = composed["folder"]
+    return made
+
+
+def _brief(value: Any) -> str:
+    return str(value.get("_target_", "other settings")) if isinstance(value, Mapping) else str(value)

@@ -1,0 +1,106 @@
+"""What a person sees: each message once, and a table at the end."""
+
+import json
+import logging
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from attnscale.experiment import Result
+
+log = logging.getLogger("attnscale")
+
+
+class ScreenFilter(logging.Filter):
+    """Keeps tracebacks and chatter of libraries off the screen; the log file has them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Show this project's messages, and warnings of others."""
+        if getattr(record, "file_only", False):
+            return False
+        return record.name.startswith("attnscale") or record.levelno >= logging.WARNING
+
+
+def say(text: str) -> None:
+    """Print a line, and keep it in the log file."""
+    log.info(text)
+
+
+def shown_path(path: str | Path) -> str:
+    """Return a path as it can be pasted: relative to the current folder where that is shorter."""
+    path = Path(path)
+    relative = os.path.relpath(path)
+    return relative if len(relative) < len(str(path)) and not relative.startswith("..") else str(path)
+
+
+def paste(key: str, value: str) -> str:
+    """Return ``key=value`` quoted for Hydra and the shell where it must be."""
+    plain = all(c.isalnum() or c in "/._-:" for c in value)
+    text = f"{key}={value}" if plain else f"{key}={json.dumps(value, ensure_ascii=False)}"
+    return shlex.quote(text)
+
+
+def number(value: float | None) -> str:
+    """Return a figure with four digits, or a dash."""
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _outcome(result: Result) -> str:
+    where = result.diverged
+    return "finished" if where is None else f"diverged at step {where['step']} ({where['metric']})"
+
+
+COLUMNS = {
+    "val/best_loss": "best val loss",
+    "train/loss": "train loss",
+    "val/explained_variance": "explained variance",
+    "val/perplexity": "val perplexity",
+    "val/accuracy": "val accuracy",
+    "test/loss": "test loss",
+    "test/bleu": "test BLEU",
+    "test/chrf": "test chrF",
+}
+"""Figures that a table shows where a run has them."""
+
+
+def run_table(result: Result, ui: str) -> str:
+    """Return the table at the end of one run."""
+    figures = [(label, number(result.metrics[k])) for k, label in COLUMNS.items() if k in result.metrics]
+    rows: list[tuple[str, str]] = [
+        ("run", result.name),
+        ("outcome", _outcome(result)),
+        *figures,
+        ("optimizer steps", str(result.steps)),
+        ("steps per second", number(result.steps_per_second)),
+        ("peak memory", f"{result.peak_memory_mib:.0f} MiB"),
+        ("folder", shown_path(result.folder)),
+    ]
+    if result.best_checkpoint:
+        rows.append(("best checkpoint", shown_path(result.best_checkpoint)))
+    if result.last_checkpoint:
+        again = paste("checkpoint", shown_path(result.last_checkpoint))
+        rows.append(("train on", f"python -m src.train {again} trainer.max_epochs=…"))
+    rows.append(("compare", ui))
+    return tabulate(rows, tablefmt="plain")
+
+
+def sweep_table(jobs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table at the end of a sweep: a row per job in order, failures with their reason."""
+    results = [Result(**job["result"]) if job.get("result") else None for job in jobs]
+    present = [k for k in COLUMNS if any(r and k in r.metrics for r in results)]
+    rows = []
+    for job, result in zip(jobs, results, strict=True):
+        row = [job["index"], job["name"]]
+        if result is None:
+            reason = str(job.get("error") or "no result").splitlines()[0]
+            row += [f"{job['status'].lower()}: {reason}", *[""] * (len(present) + 1)]
+        else:
+            row += [_outcome(result), *(number(result.metrics.get(k)) for k in present)]
+            row.append(number(result.steps_per_second))
+        rows.append(row)
+    headers = ["job", "run", "outcome", *(COLUMNS[k] for k in present), "steps/s"]
+    return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)

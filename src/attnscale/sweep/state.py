@@ -1,0 +1,19 @@
+"""What the process that was launched knows of its sweep; Hydra's hooks have no other way to tell it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnscale.tracking.record import Record
+
+
+@dataclass
+class Sweep:
+    """The sweep that this process launched."""
+
+    folder: Path
+    record: Record
+    described: str
+
+
+sweep: Sweep | None = None
+problem: str | None = None

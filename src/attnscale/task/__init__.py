@@ -1,0 +1,1 @@
+"""The LightningModules: loss, optimizer, schedule, metrics."""

@@ -1,0 +1,237 @@
+"""The training loop that all tasks share: several optimizer steps per Lightning batch.
+
+Lightning's loop costs about as much as a step of a small model. A training batch of Lightning is
+therefore a *block* of batches, each of which gets its own forward pass, backward pass and optimizer
+step. Everything goes through Lightning's hooks (precision, DDP, ``on_before_optimizer_step``), so the
+curves are those of one batch at a time. Lightning leaves accumulation and clipping to modules that step
+by themselves; they are done here, with Lightning's own option names.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.core.optimizer import LightningOptimizer
+from pytorch_lightning.strategies import ParallelStrategy
+from torch import Tensor, nn
+
+from attnscale.attention import attentions
+from attnscale.task.schedule import make_schedule
+from attnscale.tracking.logger import MLflowLogger
+
+CLIP_ALGORITHMS = ("norm", "value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepping:
+    """How gradients become steps.
+
+    Attributes:
+        accumulate: Batches per optimizer step.
+        clip_value: Largest gradient norm or value, or None.
+        clip_algorithm: "norm" (of all parameters together) or "value" (of each component).
+        max_steps: Optimizer steps after which training ends, −1 for no such end.
+        max_epochs: Epochs after which training ends, or None or −1 for no such end.
+        schedule: Name of the learning-rate schedule.
+        warmup: Optimizer steps of warm-up.
+    """
+
+    accumulate: int
+    clip_value: float | None
+    clip_algorithm: str | None
+    max_steps: int
+    max_epochs: int | None
+    schedule: str
+    warmup: int
+
+    def __post_init__(self) -> None:
+        """Check the values against what is allowed."""
+        if self.accumulate < 1:
+            raise ValueError(f"trainer.accumulate_grad_batches={self.accumulate}: must be at least 1")
+        if self.clip_value is not None and self.clip_value < 0:
+            raise ValueError(f"trainer.gradient_clip_val={self.clip_value}: must be at least 0")
+        if self.clip_algorithm not in (None, *CLIP_ALGORITHMS):
+            raise ValueError(
+                f"trainer.gradient_clip_algorithm={self.clip_algorithm}: "
+                f"allowed are {', '.join(CLIP_ALGORITHMS)}"
+            )
+
+    def total_steps(self, n_batches: int) -> int | None:
+        """Return the optimizer steps of the whole run, or None if it has no end."""
+        ends = [self.max_steps] if self.max_steps >= 0 else []
+        if self.max_epochs is not None and self.max_epochs >= 0:
+            ends.append(self.max_epochs * math.ceil(n_batches / self.accumulate))
+        return min(ends) if ends else None
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """Where a figure stopped being finite."""
+
+    metric: str
+    step: int
+
+
+def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Return the optimizer's groups: everything, and the scale's temperatures without weight decay."""
+    free = [p for attention in attentions(model).values() for p in attention.temperatures()]
+    ids = {id(p) for p in free}
+    groups: list[dict[str, Any]] = [{"params": [p for p in model.parameters() if id(p) not in ids]}]
+    if free:
+        groups.append({"params": free, "weight_decay": 0.0})
+    return groups
+
+
+class SteppedModule(pl.LightningModule):
+    """A LightningModule that trains on blocks of batches.
+
+    A task gives :meth:`loss` and the evaluation; everything about steps is here.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+        stepping: Stepping,
+        record: Mapping[str, Any],
+    ) -> None:
+        """Keep the parts.
+
+        Args:
+            model: The network.
+            make_optimizer: Parameter groups to optimizer.
+            stepping: Accumulation, clipping, schedule and end.
+            record: Plain values that every checkpoint carries under the key ``attnscale``.
+        """
+        super().__init__()
+        self.automatic_optimization = False
+        self.model, self.stepping = model, stepping
+        self.make_optimizer, self.record = make_optimizer, record
+        self.step_loss = torch.zeros(())
+        self.results: dict[str, float] = {}
+        self.best_loss = math.inf
+        self.diverged: Diverged | None = None
+        self.batches_done = 0
+        self.first_step = 0
+
+    def loss(self, batch: Any) -> Tensor:
+        """Return this process's loss of a batch: a scalar whose mean over processes is the loss."""
+        raise NotImplementedError
+
+    # --- training ---
+
+    def on_train_start(self) -> None:
+        """Note where training starts; later than step 0 if it resumes."""
+        self.first_step = self.global_step
+
+    def on_train_epoch_start(self) -> None:
+        """Start counting the epoch's batches."""
+        self.batches_done = 0
+
+    def _sync(self, *, wanted: bool) -> AbstractContextManager[Any]:
+        strategy = self.trainer.strategy
+        if wanted or not isinstance(strategy, ParallelStrategy):
+            return nullcontext()
+        return cast(AbstractContextManager[Any], strategy.block_backward_sync())
+
+    def training_step(self, block: list[Any], index: int) -> None:
+        """Train on each batch of a block in turn."""
+        optimizer = cast(LightningOptimizer, self.optimizers())
+        scheduler = cast(torch.optim.lr_scheduler.LRScheduler | None, self.lr_schedulers())
+        accumulate, max_steps = self.stepping.accumulate, self.stepping.max_steps
+        n_batches = self.trainer.train_dataloader.n_batches
+        for batch in block:
+            if 0 <= max_steps <= self.global_step or self.diverged is not None:
+                return
+            position = self.batches_done % accumulate
+            group = min(accumulate, n_batches - (self.batches_done - position))
+            last = position == group - 1
+            if position == 0:
+                optimizer.zero_grad()
+            loss = self.loss(batch)
+            if group > 1:
+                loss = loss / group
+            with self._sync(wanted=last):
+                self.manual_backward(loss)
+            self.step_loss = loss.detach() if position == 0 else self.step_loss + loss.detach()
+            self.batches_done += 1
+            if last:
+                optimizer.step()
+                if scheduler is not None:
+                    scheduler.step()
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Clip, after callbacks have seen the gradients."""
+        limit = self.stepping.clip_value
+        if limit is None or limit == 0:
+            return
+        if self.stepping.clip_algorithm == "value":
+            torch.nn.utils.clip_grad_value_(self.model.parameters(), limit)
+        else:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+
+    def configure_optimizers(self) -> Any:
+        """Make the optimizer and, unless the rate is constant, its schedule."""
+        optimizer = self.make_optimizer(parameter_groups(self.model))
+        loader = self.trainer.train_dataloader or self.trainer.datamodule.train_dataloader()  # type: ignore[attr-defined]
+        total = self.stepping.total_steps(loader.n_batches)
+        factor = make_schedule(self.stepping.schedule, warmup=self.stepping.warmup, total=total)
+        if factor is None:
+            return optimizer
+        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, factor)]
+
+    # --- figures ---
+
+    def write(self, figures: Mapping[str, float], step: int, timestamp: int | None = None) -> None:
+        """Hand figures to every logger; only the main process records.
+
+        Args:
+            figures: Metric name to value.
+            step: Optimizer steps done when the figures were taken.
+            timestamp: Milliseconds since 1970, or None for now.
+        """
+        if not self.trainer.is_global_zero:
+            return
+        for logger in self.trainer.loggers:
+            if isinstance(logger, MLflowLogger):
+                logger.log_metrics(figures, step, timestamp)
+            else:
+                logger.log_metrics(dict(figures), step)
+
+    def mark_diverged(self, metric: str, step: int) -> None:
+        """Note where a figure stopped being finite, and end training; every process must call it."""
+        if self.diverged is None:
+            self.diverged = Diverged(metric, step)
+            self.trainer.should_stop = True
+
+    def report(self, split: str, figures: Mapping[str, Tensor]) -> None:
+        """Publish a split's figures; the loss decides which checkpoint is best.
+
+        Args:
+            split: "val" or "test".
+            figures: Name to scalar, the same on every process; "loss" must be among them.
+        """
+        values = {f"{split}/{name}": float(value) for name, value in figures.items()}
+        self.results.update(values)
+        self.write(values, self.global_step)
+        loss = values[f"{split}/loss"]
+        if split == "val":
+            self.log("val/loss", loss, logger=False, sync_dist=self.trainer.world_size > 1)
+            if not math.isfinite(loss):
+                self.mark_diverged("val/loss", self.global_step)
+            self.best_loss = min(self.best_loss, loss) if math.isfinite(loss) else self.best_loss
+
+    # --- checkpoints ---
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what is needed to use the checkpoint: plain values only."""
+        checkpoint["attnscale"] = {**self.record, "best_loss": self.best_loss}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take up the best loss so far."""
+        self.best_loss = float(checkpoint["attnscale"]["best_loss"])

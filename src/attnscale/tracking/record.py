@@ -1,0 +1,165 @@
+"""One run in MLflow: created before anything can fail, ended with its true status."""
+
+import json
+import logging
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnscale.tracking.names import parameters, safe_name
+from attnscale.tracking.store import Store, experiment_id, open_client
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric
+    from mlflow.tracking import MlflowClient
+
+FINISHED, FAILED, KILLED = "FINISHED", "FAILED", "KILLED"
+BLOCK_POINTS = 1000
+BLOCK_SECONDS = 10.0
+LONGEST_TAG = 5000
+
+log = logging.getLogger(__name__)
+
+
+class Record:
+    """A run in MLflow. Points are kept and written in blocks; :meth:`end` writes what is left."""
+
+    def __init__(self, client: "MlflowClient", store: Store, run_id: str) -> None:
+        """Take up a run that exists."""
+        self.client, self.store, self.run_id = client, store, run_id
+        self._points: list[tuple[str, float, int, int]] = []
+        self._names: dict[str, str] = {}
+        self._written = time.monotonic()
+
+    @classmethod
+    def start(
+        cls,
+        store: Store,
+        *,
+        experiment: str,
+        name: str,
+        parent: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> "Record":
+        """Create a run.
+
+        Args:
+            store: Where.
+            experiment: MLflow's name for a group of runs.
+            name: The run's readable name.
+            parent: Run id of the sweep that this run belongs to.
+            tags: Tag name to text.
+
+        Raises:
+            ValueError: If the store cannot be written.
+        """
+        client = open_client(store)
+        fixed = {"mlflow.parentRunId": parent} if parent else {}
+        run = client.create_run(
+            experiment_id(client, store, experiment),
+            run_name=name,
+            tags={**_tag_texts(tags or {}), **fixed},
+        )
+        return cls(client, store, run.info.run_id)
+
+    @classmethod
+    def attach(cls, store: Store, run_id: str) -> "Record":
+        """Open a run that another process created."""
+        return cls(open_client(store), store, run_id)
+
+    def artifact_folder(self) -> str:
+        """Return where the run's artifacts are."""
+        return str(self.client.get_run(self.run_id).info.artifact_uri)
+
+    def parameters(self, config: Mapping[str, Any]) -> None:
+        """Record every resolved value of a configuration."""
+        from mlflow.entities import Param
+
+        made = [Param(key, value) for key, value in parameters(config).items()]
+        self.client.log_batch(self.run_id, params=made)
+
+    def tags(self, tags: Mapping[str, str]) -> None:
+        """Set tags."""
+        from mlflow.entities import RunTag
+
+        made = [RunTag(key, value) for key, value in _tag_texts(tags).items()]
+        self.client.log_batch(self.run_id, tags=made)
+
+    def text(self, content: str, file: str) -> None:
+        """Store a text as an artifact."""
+        self.client.log_text(self.run_id, content, file)
+
+    def file(self, path: Path, folder: str | None = None) -> None:
+        """Store a copy of a file as an artifact."""
+        self.client.log_artifact(self.run_id, str(path), folder)
+
+    def points(self, figures: Mapping[str, float], step: int, timestamp: int | None = None) -> None:
+        """Keep a point of each figure, and write if a block is full.
+
+        A figure that is not finite is kept as NaN: MLflow would store infinity as 1.8e308, which then
+        wins every comparison.
+
+        Args:
+            figures: Metric name to value.
+            step: Optimizer steps done.
+            timestamp: Milliseconds since 1970, or None for now.
+        """
+        at = int(time.time() * 1000) if timestamp is None else timestamp
+        for key, value in figures.items():
+            name = self._names.get(key)
+            if name is None:
+                name = self._names[key] = safe_name(key)
+            self._points.append((name, value if math.isfinite(value) else math.nan, at, step))
+        late = time.monotonic() - self._written > BLOCK_SECONDS
+        if len(self._points) >= BLOCK_POINTS or late:
+            self.flush()
+
+    def flush(self, *, patient: bool = False) -> None:
+        """Write the kept points. If the store cannot be reached they are kept for the next time.
+
+        Args:
+            patient: Try for up to a minute, then raise.
+
+        Raises:
+            MlflowException: If ``patient`` and the store stays out of reach.
+        """
+        from mlflow.exceptions import MlflowException
+
+        for left in range(6 if patient else 1, 0, -1):
+            try:
+                self._write()
+                return
+            except (MlflowException, OSError) as error:
+                self._written = time.monotonic()
+                if patient and left == 1:
+                    raise
+                log.warning("The run store does not take points now, keeping them: %s", error)
+                if patient:
+                    time.sleep(10)
+
+    def _write(self) -> None:
+        from mlflow.entities import Metric
+
+        while self._points:
+            block = self._points[:BLOCK_POINTS]
+            metrics: list[Metric] = [Metric(*point) for point in block]
+            self.client.log_batch(self.run_id, metrics=metrics)
+            del self._points[: len(block)]
+        self._written = time.monotonic()
+
+    def end(self, status: str) -> None:
+        """Write what is left and end the run as FINISHED, FAILED or KILLED."""
+        try:
+            self.flush(patient=True)
+        finally:
+            self.client.set_terminated(self.run_id, status)
+
+
+def _tag_texts(tags: Mapping[str, Any]) -> dict[str, str]:
+    texts = {}
+    for key, value in tags.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        texts[key if key.startswith("mlflow.") else safe_name(key)] = text[:LONGEST_TAG]
+    return texts

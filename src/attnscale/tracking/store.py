@@ -1,0 +1,190 @@
+"""Where runs are recorded: one store per project, created once, readable while it is written.
+
+Creating MLflow's tables is a race between processes that meet a new database, so it happens under a
+lock. SQLite is put into write-ahead mode and given a time-out, so that jobs that run side by side wait
+for each other instead of failing.
+"""
+
+import fcntl
+import logging
+import os
+import sqlite3
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePath, PureWindowsPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+TIMEOUT_SECONDS = 60
+NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "fuse.sshfs", "9p"}
+
+
+@dataclass(frozen=True)
+class Store:
+    """A place for runs.
+
+    Attributes:
+        uri: MLflow's tracking URI.
+        artifacts: URI of the folder for artifacts, or None where the server decides.
+        origin: What decided: "tracking.uri", "MLFLOW_TRACKING_URI" or "default".
+    """
+
+    uri: str
+    artifacts: str | None
+    origin: str
+
+    def ui_command(self) -> str:
+        """Return the shell command that opens MLflow's UI on this store."""
+        if self.uri.startswith(("http://", "https://")):
+            return f"open {self.uri}"
+        return f"mlflow ui --backend-store-uri '{self.uri.partition('?')[0]}'"
+
+
+def sqlite_uri(path: PurePath) -> str:
+    """Return the URI of an SQLite file, given by its absolute path of either system.
+
+    ``/a b/#1/m.db`` becomes ``sqlite:////a b/#1/m.db``, ``C:\\a\\m.db`` becomes ``sqlite:///C:/a/m.db``:
+    SQLAlchemy reads neither ``%20`` nor a fragment, and wants forward slashes. A ``?`` cannot be said.
+
+    Raises:
+        ValueError: If the path is relative or holds a question mark.
+    """
+    if not path.is_absolute() or "?" in str(path):
+        raise ValueError(f"tracking.uri: the database path must be absolute and without '?': {path}")
+    return f"sqlite:///{path.as_posix()}"
+
+
+def folder_uri(path: PurePath) -> str:
+    """Return the file URI of an absolute folder, ``file:///…``, with special characters quoted."""
+    return path.as_uri()
+
+
+def sqlite_path(uri: str) -> PurePath | None:
+    """Return the database path of an SQLite URI, or None for another kind of store."""
+    scheme, separator, rest = uri.partition("://")
+    if not separator or scheme.partition("+")[0] != "sqlite":
+        return None
+    name = rest.partition("?")[0].removeprefix("/")
+    if len(name) > 1 and name[1] == ":":
+        return PureWindowsPath(name)
+    return Path(name).absolute()
+
+
+def find_store(configured: str | None, root: Path) -> Store:
+    """Return the store that applies: ``tracking.uri``, else MLFLOW_TRACKING_URI, else the project's.
+
+    Args:
+        configured: ``tracking.uri`` of the configuration.
+        root: Folder of the project, with ``mlruns/`` below it.
+
+    Raises:
+        ValueError: For a file store, which current MLflow refuses, with the way out.
+    """
+    inherited = os.environ.get("MLFLOW_TRACKING_URI")
+    if configured:
+        uri, origin = configured, "tracking.uri"
+    elif inherited:
+        uri, origin = inherited, "MLFLOW_TRACKING_URI"
+    else:
+        uri, origin = sqlite_uri(root / "mlruns" / "mlflow.db"), "default"
+    if "://" not in uri or uri.startswith("file:"):
+        raise ValueError(
+            f"{origin}={uri}: MLflow no longer writes to a plain folder; use a database such as "
+            f"sqlite:////absolute/path/mlflow.db, or a server's http:// address"
+        )
+    path = sqlite_path(uri)
+    if path is None:
+        return Store(uri, None, origin)
+    options = uri.partition("?")[2]
+    return Store(
+        sqlite_uri(path) + (f"?{options}" if options else ""),
+        folder_uri(path.parent / "artifacts"),
+        origin,
+    )
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.with_name(path.name + ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _file_system(folder: Path) -> str:
+    """Return the type of the file system that holds a folder, as /proc/mounts names it."""
+    best, kind = "", ""
+    mounts = Path("/proc/mounts")
+    for line in mounts.read_text().splitlines() if mounts.exists() else []:
+        _, point, name = line.split()[:3]
+        point = point.encode().decode("unicode_escape")
+        if folder.is_relative_to(point) and len(point) >= len(best):
+            best, kind = point, name
+    return kind
+
+
+def _enable_wal(path: Path) -> None:
+    if _file_system(path.parent) in NETWORK_FILE_SYSTEMS:
+        return
+    with closing(sqlite3.connect(path, timeout=TIMEOUT_SECONDS)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+
+
+def open_client(store: Store) -> "MlflowClient":
+    """Open the store, and create it if it is new.
+
+    Raises:
+        ValueError: If the folder of the database cannot be written.
+    """
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    path = sqlite_path(store.uri)
+    if path is None:
+        return _client(store.uri)
+    database = Path(path)
+    try:
+        database.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(database):
+            new = not database.exists()
+            client = _client(f"{store.uri}{'&' if '?' in store.uri else '?'}timeout={TIMEOUT_SECONDS}")
+            client.search_experiments(max_results=1)
+            if new:
+                _enable_wal(database)
+    except OSError as error:
+        raise ValueError(
+            f"{store.origin}: cannot write the run store {database}: {error.strerror}"
+        ) from error
+    return client
+
+
+def _client(uri: str) -> "MlflowClient":
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(uri)
+
+
+def experiment_id(client: "MlflowClient", store: Store, name: str) -> str:
+    """Return the id of an MLflow experiment, creating it if needed; safe against a race.
+
+    Raises:
+        ValueError: If an experiment of that name was deleted.
+    """
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        location = None
+        if store.artifacts is not None:
+            location = f"{store.artifacts}/{urllib.parse.quote(name, safe='')}"
+        try:
+            return client.create_experiment(name, artifact_location=location)
+        except MlflowException:
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    if found.lifecycle_stage != "active":
+        raise ValueError(f"tracking.experiment={name}: was deleted in this store; restore it or rename")
+    return str(found.experiment_id)
