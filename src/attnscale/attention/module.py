@@ -102,6 +102,8 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, x: Tensor, size: int) -> Tensor:
         # (batch, position, head * size) -> (batch, head, position, size)
+        if self.n_heads == 1:
+            return x.unsqueeze(1)
         return x.unflatten(-1, (self.n_heads, size)).transpose(1, 2)
 
     def forward(
@@ -134,4 +136,5 @@ class MultiHeadAttention(nn.Module):
             tap=self.tap,
         )
         # (batch, head, query, d_v) -> (batch, query, head * d_v)
-        return cast(Tensor, self.o(attended.transpose(1, 2).flatten(2)))
+        joined = attended.squeeze(1) if self.n_heads == 1 else attended.transpose(1, 2).flatten(2)
+        return cast(Tensor, self.o(joined))

@@ -8,6 +8,7 @@ by themselves; they are done here, with Lightning's own option names.
 """
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pytorch_lightning.strategies import ParallelStrategy
 from torch import Tensor, nn
 
 from attnscale.attention import attentions
+from attnscale.task.direct import DirectPath
 from attnscale.task.schedule import make_schedule
 from attnscale.tracking.logger import MLflowLogger
 
@@ -118,6 +120,8 @@ class SteppedModule(pl.LightningModule):
         self.diverged: Diverged | None = None
         self.batches_done = 0
         self.first_step = 0
+        self.started = time.perf_counter()
+        self.direct: DirectPath | None = None
 
     def loss(self, batch: Any) -> Tensor:
         """Return this process's loss of a batch: a scalar whose mean over processes is the loss."""
@@ -126,8 +130,11 @@ class SteppedModule(pl.LightningModule):
     # --- training ---
 
     def on_train_start(self) -> None:
-        """Note where training starts; later than step 0 if it resumes."""
+        """Note when and where training starts; later than step 0 if it resumes."""
         self.first_step = self.global_step
+        self.started = time.perf_counter()
+        direct = DirectPath.possible(self.trainer, self)
+        self.direct = DirectPath(self.trainer, self) if direct else None
 
     def on_train_epoch_start(self) -> None:
         """Start counting the epoch's batches."""
@@ -143,6 +150,7 @@ class SteppedModule(pl.LightningModule):
         """Train on each batch of a block in turn."""
         optimizer = cast(LightningOptimizer, self.optimizers())
         scheduler = cast(torch.optim.lr_scheduler.LRScheduler | None, self.lr_schedulers())
+        direct = self.direct
         accumulate, max_steps = self.stepping.accumulate, self.stepping.max_steps
         n_batches = self.trainer.train_dataloader.n_batches
         for batch in block:
@@ -157,11 +165,17 @@ class SteppedModule(pl.LightningModule):
             if group > 1:
                 loss = loss / group
             with self._sync(wanted=last):
-                self.manual_backward(loss)
+                if direct is not None:
+                    direct.backward(loss)
+                else:
+                    self.manual_backward(loss)
             self.step_loss = loss.detach() if position == 0 else self.step_loss + loss.detach()
             self.batches_done += 1
             if last:
-                optimizer.step()
+                if direct is not None:
+                    direct.step(optimizer)
+                else:
+                    optimizer.step()
                 if scheduler is not None:
                     scheduler.step()
 

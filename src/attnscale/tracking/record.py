@@ -112,15 +112,18 @@ class Record:
             if name is None:
                 name = self._names[key] = safe_name(key)
             self._points.append((name, value if math.isfinite(value) else math.nan, at, step))
-        late = time.monotonic() - self._written > BLOCK_SECONDS
-        if len(self._points) >= BLOCK_POINTS or late:
+        if time.monotonic() - self._written > BLOCK_SECONDS:
             self.flush()
+        elif len(self._points) >= BLOCK_POINTS:
+            self.flush(at_least=BLOCK_POINTS)
 
-    def flush(self, *, patient: bool = False) -> None:
+    def flush(self, *, patient: bool = False, at_least: int = 1) -> None:
         """Write the kept points. If the store cannot be reached they are kept for the next time.
 
         Args:
             patient: Try for up to a minute, then raise.
+            at_least: Keep a remainder of fewer points than this: a small block costs as much as a
+                large one.
 
         Raises:
             MlflowException: If ``patient`` and the store stays out of reach.
@@ -129,7 +132,7 @@ class Record:
 
         for left in range(6 if patient else 1, 0, -1):
             try:
-                self._write()
+                self._write(at_least)
                 return
             except (MlflowException, OSError) as error:
                 self._written = time.monotonic()
@@ -139,10 +142,10 @@ class Record:
                 if patient:
                     time.sleep(10)
 
-    def _write(self) -> None:
+    def _write(self, at_least: int) -> None:
         from mlflow.entities import Metric
 
-        while self._points:
+        while len(self._points) >= at_least:
             block = self._points[:BLOCK_POINTS]
             metrics: list[Metric] = [Metric(*point) for point in block]
             self.client.log_batch(self.run_id, metrics=metrics)
