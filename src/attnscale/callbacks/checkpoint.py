@@ -36,6 +36,13 @@ class BestCheckpoint(_NamedCheckpoint):
             return False
         return super().check_monitor_top_k(trainer, current)
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up the best loss so far, though a resumed run writes into a folder of its own.
+
+        The old file stays where it is: only files in this run's folder are ever removed.
+        """
+        super().load_state_dict({**state_dict, "dirpath": self.dirpath})
+
 
 class LastCheckpoint(_NamedCheckpoint):
     """Keeps ``last.ckpt``, the state after the last epoch: what training resumes from."""
@@ -43,3 +50,6 @@ class LastCheckpoint(_NamedCheckpoint):
     def __init__(self) -> None:
         """Save at the end of each epoch."""
         super().__init__(filename="last", save_on_train_epoch_end=True, save_top_k=1)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up nothing: the file that training resumes from is another run's."""

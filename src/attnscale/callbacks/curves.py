@@ -71,11 +71,11 @@ class Curves(pl.Callback):
             return
         loss = pl_module.step_loss
         gradients = [loss if p.grad is None else p.grad for p in self.parameters]
-        norms = torch._foreach_norm(gradients)
+        norms = torch._foreach_norm(gradients, 2, torch.float32)
         for i, p in enumerate(self.parameters):
             if p.grad is None:
-                norms[i] = torch.zeros_like(loss)
-        self.rows.append(torch.stack([loss, *norms]))
+                norms[i] = torch.zeros_like(norms[i])
+        self.rows.append(torch.stack([loss.float(), *norms]))
         self.steps.append(step)
         self.times.append(time.time())
         if len(self.rows) >= READ_BACK_STEPS:
@@ -104,6 +104,11 @@ class Curves(pl.Callback):
                 module.mark_diverged("train/loss", step)
         module.results["train/loss"] = losses[-1]
         self.rows, self.steps, self.times = [], [], []
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Read back before validation, so that the first figure that is not finite is the one named."""
+        assert isinstance(pl_module, SteppedModule)
+        self.read_back(pl_module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Read back, so that a loss that is not finite ends training here at the latest."""

@@ -28,6 +28,7 @@ class Progress(pl.Callback):
             mininterval=0.5,
             dynamic_ncols=True,
             leave=False,
+            disable=None,
             file=sys.stderr,
         )
 

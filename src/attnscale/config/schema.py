@@ -166,6 +166,16 @@ class TrainConfig:
     tags: dict[str, Any] = MISSING
 
 
+@dataclass
+class CurvesConfig:
+    """The root of ``python -m src.curves``."""
+
+    sweep: str = MISSING
+    metrics: list[str] = MISSING
+    file: str = MISSING
+    tracking: Any = MISSING
+
+
 GROUPS: dict[tuple[str, str], type] = {
     ("schema/attention", "default"): AttentionConfig,
     ("schema/model", "autoencoder"): AutoencoderConfig,
@@ -176,5 +186,6 @@ GROUPS: dict[tuple[str, str], type] = {
     ("schema/tracking", "default"): TrackingConfig,
     ("schema/trainer", "default"): TrainerConfig,
     ("schema", "train"): TrainConfig,
+    ("schema", "curves"): CurvesConfig,
 }
 """(group, name) of each type in Hydra's ConfigStore."""

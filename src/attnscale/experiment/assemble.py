@@ -191,6 +191,8 @@ def make_trainer(config: Mapping[str, Any], record: Record | None) -> pl.Trainer
     except (MisconfigurationException, ValueError, TypeError) as error:
         text = " ".join(str(error).split())
         named = [key for key in keys if f"{key}=" in text or f"`{key}`" in text]
+        if not named and text.startswith("Precision"):
+            named = ["precision"]
         given = ", ".join(f"trainer.{key}={keys[key]}" for key in named) or "trainer"
         raise ValueError(f"{given}: {text}") from error
     # One owner of signals: the process that started the run. Lightning's own handler of SIGTERM enters

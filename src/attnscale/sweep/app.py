@@ -16,12 +16,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnscale.config.build import register
 from attnscale.sweep import state
-from attnscale.sweep.job import JOB_FILE, run_job
+from attnscale.sweep.job import JOB_FILE, USER_ERRORS, answer, reason, run_job, wants_traceback
 from attnscale.sweep.problems import explain
 from attnscale.sweep.screen import sweep_table
 from attnscale.tracking.record import FAILED, FINISHED, KILLED
 
-__all__ = ["launch", "run_job"]
+__all__ = ["answer", "launch", "run_job"]
 
 register()
 
@@ -98,11 +98,12 @@ def launch(main: Callable[[], Any]) -> None:
         problem = state.problem
     except (HydraException, OmegaConfBaseException) as error:
         problem, code = explain(error), 1
-        if os.environ.get("ATTNSCALE_FULL_ERROR") == "1":
+        if wants_traceback():
             traceback.print_exc()
     except Exception as error:
-        traceback.print_exc()
-        problem, code = f"{type(error).__name__}: {error}", 1
+        problem, code = reason(error), 1
+        if wants_traceback() or not isinstance(error, USER_ERRORS):
+            traceback.print_exc()
     if state.sweep is not None:
         code = max(code, _finish_sweep(code in (130, 143), problem))
     if problem is not None:

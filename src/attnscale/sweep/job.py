@@ -2,11 +2,12 @@
 
 import dataclasses
 import json
-import logging
 import os
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -36,6 +37,23 @@ def reason(error: BaseException) -> str:
     """Return an error in one line; the type is named where the message alone would not do."""
     text = " ".join(str(error).split())
     return text if isinstance(error, USER_ERRORS) and text else f"{type(error).__name__}: {text}"
+
+
+def end_with(error: Exception) -> NoReturn:
+    """End the program with status 1 and the error as its last word."""
+    log.error("Traceback", exc_info=error, extra={"file_only": True})
+    if wants_traceback() or not isinstance(error, USER_ERRORS):
+        traceback.print_exception(error)
+    state.problem = reason(error)
+    sys.exit(1)
+
+
+def answer(work: Callable[[DictConfig], None], config: DictConfig) -> None:
+    """Do an app's work, and end with one line where the person who asked is mistaken."""
+    try:
+        work(config)
+    except Exception as error:
+        end_with(error)
 
 
 def _write(folder: Path, outcome: dict[str, Any]) -> None:
@@ -101,14 +119,11 @@ def run_job(config: DictConfig) -> float:
     except Exception as error:
         text = reason(error)
         _write(folder, {**outcome, "status": "FAILED", "error": text})
-        log.error("Traceback", exc_info=error, extra={"file_only": True})
         if sweep is not None:
+            log.error("Traceback", exc_info=error, extra={"file_only": True})
             log.error("Job %s failed: %s", index, text)
             return WORST
-        if wants_traceback() or not isinstance(error, USER_ERRORS):
-            logging.getLogger("attnscale").error("Failed", exc_info=error)
-        state.problem = text
-        sys.exit(1)
+        end_with(error)
     _write(folder, {**outcome, "status": "FINISHED", "result": dataclasses.asdict(result)})
     if sweep is None:
         store = find_store(config.tracking.uri, project_root())

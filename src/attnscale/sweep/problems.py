@@ -1,6 +1,7 @@
 """Hydra's and OmegaConf's errors in one line: the key, the value, what is allowed."""
 
 import difflib
+import re
 from collections.abc import Iterator
 
 from omegaconf import DictConfig
@@ -27,6 +28,11 @@ def explain(error: BaseException) -> str:
         if isinstance(found, ConfigKeyError | ConfigAttributeError):
             return f"{key}: no such key{_known(found)}"
         return f"{key}: {str(found.msg or found).splitlines()[0]}"
+    missing = re.search(r"Could not find '([^']+)/([^'/]+)'", str(error))
+    if missing:
+        listed = str(error).partition("Available options in")[2].partition("Config search path")[0]
+        names = ", ".join(line.strip() for line in listed.splitlines()[1:] if line.strip())
+        return f"{missing[1]}={missing[2]}: no such choice. Allowed: {names}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return "; ".join(lines[:1] + [line for line in lines[1:] if not line.startswith("full_key")])
 

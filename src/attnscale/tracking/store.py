@@ -139,8 +139,6 @@ def open_client(store: Store) -> "MlflowClient":
     Raises:
         ValueError: If the folder of the database cannot be written.
     """
-    logging.getLogger("mlflow").setLevel(logging.WARNING)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     path = sqlite_path(store.uri)
     if path is None:
         return _client(store.uri)
@@ -163,6 +161,9 @@ def open_client(store: Store) -> "MlflowClient":
 def _client(uri: str) -> "MlflowClient":
     from mlflow.tracking import MlflowClient
 
+    # MLflow sets its own levels when it is imported.
+    for name in ("mlflow", "mlflow.store.db.utils", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     return MlflowClient(uri)
 
 

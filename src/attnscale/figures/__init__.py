@@ -1,0 +1,1 @@
+"""Charts, one per function, from plain tables. The plotting library is imported when one is drawn."""

@@ -1,0 +1,36 @@
+"""Drawing the curves of a recorded sweep."""
+
+import re
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from attnscale.config.build import plain, project_root
+from attnscale.figures.curves import draw_curves
+from attnscale.sweep.screen import say, shown_path
+from attnscale.tracking.history import History
+from attnscale.tracking.store import find_store
+
+
+def draw_sweep(config: DictConfig) -> None:
+    """Draw ``metrics`` of the runs of ``sweep`` into ``file``.
+
+    Raises:
+        ValueError: If there is no such sweep, or none of its runs has such a metric.
+    """
+    wanted = plain(config)
+    history = History(find_store(wanted["tracking"]["uri"], project_root()), wanted["tracking"]["experiment"])
+    runs = history.sweep_runs(wanted["sweep"])
+    # The sweep's mark at the end of each name says nothing within one sweep.
+    names = {run.run_id: re.sub(r" \([0-9a-f]+\)$", "", run.name) for run in runs}
+    curves = {
+        metric: {names[run.run_id]: history.curve(run.run_id, metric) for run in runs}
+        for metric in wanted["metrics"]
+    }
+    path = Path(wanted["file"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        draw_curves(curves, path, title=f"sweep {runs[0].tags['sweep']}")
+    except ValueError as error:
+        raise ValueError(f"metrics={wanted['metrics']}: {error}") from error
+    say(f"Drawn: {shown_path(path)}")
