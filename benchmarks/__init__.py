@@ -1,0 +1,1 @@
+"""What make bench runs: timings against other ways of doing the same."""

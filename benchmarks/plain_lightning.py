@@ -1,4 +1,4 @@
-"""The textbook experiment as a plain LightningModule with Lightning's MLFlowLogger at every step."""
+"""The textbook experiment as a plain LightningModule, Lightning's MLFlowLogger at every step."""
 
 import argparse
 import json

@@ -4,8 +4,9 @@
 
     output_i = Σ_j softmax_j(s_ij) v_j,    s_ij = q'_i · k'_j  or  f(q_i · k_j)
 
-Source: Vaswani et al. 2017, equation 1, with the factor 1/√d_k made replaceable (see ``scale.py``). It
-differs from most code in one more way: a row with no key kept gives zeros, and zero gradients, not NaN.
+Source: Vaswani et al. 2017, equation 1, with the factor 1/√d_k made replaceable (see ``scale.py``).
+It differs from most code in one more way: a row with no key kept gives zeros, and zero gradients,
+not NaN.
 """
 
 from collections.abc import Callable
@@ -21,14 +22,14 @@ from attnscale.attention.scale import ScaleMode, Values, resolve_scale
 
 BACKENDS = ("auto", "explicit", "fused")
 FUSED_FROM_KEYS_CPU = 128
-"""On a CPU the fused path is taken from this many keys on; ``benchmarks/backends.py`` measures it."""
+"""On a CPU the fused path is taken from this many keys on: ``benchmarks/backends.py``."""
 
 _HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class Attended:
-    """What a tap receives of one call of :func:`attend`: detached, and enough to recompute the rest.
+    """What a tap receives of one call of :func:`attend`: detached, enough to recompute the rest.
 
     Attributes:
         q: After the mode's q/k function, (batch, head, query, d_k).
@@ -64,7 +65,7 @@ def logits_of(
     mode: ScaleMode,
     values: Values,
 ) -> Float[Tensor, "batch head query key"]:
-    """Multiply q' and k' and apply the mode's score function, in fp32 where the inputs are narrower.
+    """Multiply q' and k', in fp32 where they are narrower, and apply the mode's score function.
 
     Half precision is widened first: an unscaled score of 1024 components passes fp16's 65,504, and
     bf16 keeps three digits, which moves a weight by several per cent at a logit of 30.
@@ -109,7 +110,14 @@ def choose_backend(backend: str, mode: ScaleMode, n_keys: int, device: torch.dev
 
 
 def _explicit(
-    q: Tensor, k: Tensor, v: Tensor, mode: ScaleMode, values: Values, keep: Tensor | None, dropout: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mode: ScaleMode,
+    values: Values,
+    keep: Tensor | None,
+    dropout: float,
 ) -> Tensor:
     weights = normalise(logits_of(q, k, mode, values), keep).to(v.dtype)
     if dropout > 0.0:
@@ -123,7 +131,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, dropout: float)
     # Kernels differ in what they do with a row without keys, so such a row is opened and its output
     # set to zero; that cuts its gradient too.
     alive = keep.any(dim=-1, keepdim=True)
-    mask = (keep | ~alive).expand(*torch.broadcast_shapes(keep.shape, (1, 1, q.shape[2], k.shape[2])))
+    mask = (keep | ~alive).broadcast_to(*keep.shape[:-2], q.shape[2], k.shape[2])
     output = functional.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, scale=1.0
     )
@@ -165,7 +173,8 @@ def attend(
         scale: A mode's name, a positive number that multiplies q·k, or a :class:`ScaleMode`.
         values: The mode's options and parameters, by name.
         keep: True where a key may be attended; broadcastable to (batch, head, query, key).
-        causal: Also hide the keys after each query, anchored at the end (see ``masks.causal_keep``).
+        causal: Also hide the keys after each query, anchored at the end (see
+            ``masks.causal_keep``).
         dropout: Probability with which a weight is dropped, 0 to 1. Pass 0 in evaluation.
         backend: "explicit", "fused" (PyTorch's kernel) or "auto" (the faster one that is allowed).
         tap: Called once with an :class:`Attended`; it changes neither the result nor the backend.
@@ -189,4 +198,4 @@ def attend(
         tap(Attended(q.detach(), k.detach(), keep, mode, detached))
     if chosen == "fused":
         return _fused(q, k, v, keep, dropout)
-    return _explicit(q, k, v, mode, values, keep, dropout)
+    return _explicit(q, k, v, mode=mode, values=values, keep=keep, dropout=dropout)

@@ -24,9 +24,9 @@ def causal_keep(
 ) -> Bool[Tensor, "n_queries n_keys"]:
     """Keep the keys at or before each query.
 
-    The mask is anchored at the *end*: the last query sees every key. That is what decoding step by step
-    needs, where one query meets all the keys so far. (``is_causal`` of PyTorch's fused attention is
-    anchored at the start and would show that query the first key only.)
+    The mask is anchored at the *end*: the last query sees every key. That is what decoding step by
+    step needs, where one query meets all the keys so far. (``is_causal`` of PyTorch's fused
+    attention is anchored at the start and would show that query the first key only.)
     """
     keep = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
     return keep.tril(diagonal=n_keys - n_queries)

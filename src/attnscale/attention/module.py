@@ -2,9 +2,9 @@
 
     head_h = attend(x W_q^h, y W_k^h, y W_v^h),    output = [head_1 … head_H] W_o
 
-Source: Vaswani et al. 2017, section 3.2.2. Differences: d_k, d_v, n_heads and d_model are free of each
-other (the paper has d_k = d_v = d_model / n_heads), the scale is an argument, and biases are off unless
-asked for.
+Source: Vaswani et al. 2017, section 3.2.2. Differences: d_k, d_v, n_heads and d_model are free of
+each other (the paper has d_k = d_v = d_model / n_heads), the scale is an argument, and biases are
+off unless asked for.
 """
 
 from collections.abc import Mapping
@@ -86,7 +86,9 @@ class MultiHeadAttention(nn.Module):
         self.v = nn.Linear(d_model, n_heads * d_v, bias=bias)
         self.o = nn.Linear(n_heads * d_v, d_model, bias=bias)
         learned = {} if self.mode.parameters is None else self.mode.parameters(n_heads, d_k)
-        self.scale = nn.ParameterDict({name: nn.Parameter(value) for name, value in learned.items()})
+        self.scale = nn.ParameterDict(
+            {name: nn.Parameter(value) for name, value in learned.items()}
+        )
         self.tap: Tap | None = None
 
     def projections(self) -> dict[str, list[nn.Parameter]]:
@@ -98,13 +100,17 @@ class MultiHeadAttention(nn.Module):
         return list(self.scale.values())
 
     def _values(self) -> Values:
-        return {**self.options, **cast(Mapping[str, Tensor], self.scale)} if self.scale else self.options
+        return (
+            {**self.options, **cast(Mapping[str, Tensor], self.scale)}
+            if self.scale
+            else self.options
+        )
 
     def _split(self, x: Tensor, size: int) -> Tensor:
         # (batch, position, head * size) -> (batch, head, position, size)
         if self.n_heads == 1:
             return x.unsqueeze(1)
-        return x.unflatten(-1, (self.n_heads, size)).transpose(1, 2)
+        return x.view(*x.shape[:-1], self.n_heads, size).transpose(1, 2)
 
     def forward(
         self,

@@ -3,14 +3,16 @@
     score  r_ij = q_i · k_j                       (q_i, k_j of length d_k, one head)
     logit  s_ij = q'_i · k'_j   or   f(r)_ij      (before the mask)
 
-A mode is one frozen :class:`ScaleMode` record in :data:`SCALE_MODES`. It has either a *q/k function*
-(q, k) -> (q', k'), which may run on PyTorch's fused attention, or a *score function* r -> s, which needs
-the score matrix and so the explicit path. Nothing outside this file knows a mode by its name.
+A mode is one frozen :class:`ScaleMode` record in :data:`SCALE_MODES`. It has either a *q/k
+function* (q, k) -> (q', k'), which may run on PyTorch's fused attention, or a *score function* r ->
+s, which needs the score matrix and so the explicit path. Nothing outside this file knows a mode by
+its name.
 
-Sources: Vaswani et al. 2017, section 3.2.1 (``sqrt``, and the unscaled comparison ``none``); Yang et al.
-2022, "Tensor Programs V" (1/d_k); Lee et al. 2021, "Vision Transformer for Small-Size Datasets", section
-3.2 (a learned temperature; there one per layer, here one per head); Gemma 2 technical report 2024
-(soft-capping; here the cap acts on r/√d_k, before the mask, as its released code does).
+Sources: Vaswani et al. 2017, section 3.2.1 (``sqrt``, and the unscaled comparison ``none``); Yang
+et al. 2022, "Tensor Programs V" (1/d_k); Lee et al. 2021, "Vision Transformer for Small-Size
+Datasets", section 3.2 (a learned temperature; there one per layer, here one per head); Gemma 2
+technical report 2024 (soft-capping; here the cap acts on r/√d_k, before the mask, as its released
+code does).
 """
 
 import difflib
@@ -39,10 +41,11 @@ class ScaleMode:
         source: Where the definition comes from.
         qk: (q, k, values) -> (q', k') with logits = q'·k'. Shapes are kept:
             (batch, head, query, d_k) and (batch, head, key, d_k).
-        score: (scores, d_k, values) -> logits, both (batch, head, query, key). Applied before the mask.
+        score: (scores, d_k, values) -> logits, both (batch, head, query, key). Applied before the
+            mask.
         options: Names of the numbers that the mode reads, each with the check that it must pass.
-        parameters: (n_heads, d_k) -> initial values of what the mode learns. Parameters of a scale mode
-            are temperatures: they get no weight decay.
+        parameters: (n_heads, d_k) -> initial values of what the mode learns. Parameters of a scale
+            mode are temperatures: they get no weight decay.
     """
 
     name: str
@@ -94,7 +97,8 @@ def _learned_parameters(n_heads: int, d_k: int) -> dict[str, Tensor]:
 def _softcap(scores: Tensor, d_k: int, values: Values) -> Tensor:
     cap = values["cap"]
     assert not isinstance(cap, Tensor)
-    return cap * (scores * (d_k**-0.5 / cap)).tanh()
+    capped: Tensor = cap * (scores * (d_k**-0.5 / cap)).tanh()
+    return capped
 
 
 SCALE_MODES: dict[str, ScaleMode] = {
@@ -146,11 +150,12 @@ def resolve_scale(scale: str | float) -> ScaleMode:
     """Return the record that ``attention.scale`` names.
 
     Args:
-        scale: A name in :data:`SCALE_MODES`, or a positive, finite number that multiplies the scores.
+        scale: A name in :data:`SCALE_MODES`, or a positive, finite number that multiplies the
+            scores.
 
     Raises:
-        ValueError: For an unknown name (with the nearest known one) or a number that is not positive
-            and finite.
+        ValueError: For an unknown name (with the nearest known one) or a number that is not
+            positive and finite.
     """
     if isinstance(scale, str):
         if scale in SCALE_MODES:
@@ -183,6 +188,10 @@ def check_options(mode: ScaleMode, options: Mapping[str, float]) -> dict[str, fl
         if name not in options:
             raise ValueError(f"{key}.{name} is missing: {allowed}")
         value = options[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 < value < math.inf
+        ):
             raise ValueError(f"{key}.{name}={value}: allowed is {allowed}")
     return dict(options)

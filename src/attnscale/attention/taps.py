@@ -1,7 +1,7 @@
 """Taps: a look into every attention of a model, without a second forward pass.
 
-A tap never chooses the backend and never changes the result: training is bit-identical in eager mode
-with taps on or off. Each record knows its attention's path in the model.
+A tap never chooses the backend and never changes the result: training is bit-identical in eager
+mode with taps on or off. Each record knows its attention's path in the model.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def tapped(model: nn.Module, receive: Callable[[str, Attended], None]) -> Iterat
     if taken:
         raise ValueError(f"already tapped: {', '.join(taken)}")
     for path, module in found.items():
-        module.tap = lambda attended, path=path: receive(path, attended)  # type: ignore[misc]
+        module.tap = lambda attended, path=path: receive(path, attended)
     try:
         yield
     finally:

@@ -3,8 +3,8 @@
     grad_norm/total = √ Σ_p ‖∂L/∂p‖²  over all parameters; grad_norm/q over the q projections of all
     attentions, and so on for k, v and o; grad_norm/<path>/q for one attention of several.
 
-Taken before clipping and after unscaling. The figures stay tensors until a block of steps is read back
-at once: reading one back each step costs more than a small model's step.
+Taken before clipping and after unscaling. The figures stay tensors until a block of steps is read
+back at once: reading one back each step costs more than a small model's step.
 """
 
 import math
@@ -71,7 +71,7 @@ class Curves(pl.Callback):
             return
         loss = pl_module.step_loss
         gradients = [loss if p.grad is None else p.grad for p in self.parameters]
-        norms = torch._foreach_norm(gradients, 2, torch.float32)
+        norms = list(torch._foreach_norm(gradients, 2, torch.float32))
         for i, p in enumerate(self.parameters):
             if p.grad is None:
                 norms[i] = torch.zeros_like(norms[i])
@@ -106,7 +106,7 @@ class Curves(pl.Callback):
         self.rows, self.steps, self.times = [], [], []
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Read back before validation, so that the first figure that is not finite is the one named."""
+        """Read back, so that the first figure that is not finite is the one named."""
         assert isinstance(pl_module, SteppedModule)
         self.read_back(pl_module)
 

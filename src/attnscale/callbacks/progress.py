@@ -1,7 +1,7 @@
 """One progress bar over all optimizer steps, updated twice a second at most."""
 
 import sys
-from typing import Any
+from typing import Any, cast
 
 import pytorch_lightning as pl
 from tqdm import tqdm
@@ -20,7 +20,7 @@ class Progress(pl.Callback):
         """Open the bar on the main process."""
         if not trainer.is_global_zero or not isinstance(pl_module, SteppedModule):
             return
-        total = pl_module.stepping.total_steps(trainer.train_dataloader.n_batches)
+        total = pl_module.stepping.total_steps(cast(Any, trainer.train_dataloader).n_batches)
         self.bar = tqdm(
             total=total,
             initial=trainer.global_step,

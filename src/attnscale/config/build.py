@@ -28,7 +28,7 @@ ALLOWED_TARGETS = ("attnscale", "torch", "pytorch_lightning", "torchmetrics")
 
 
 def project_root() -> Path:
-    """Return the checkout that this package is installed from, or the current folder for a wheel."""
+    """Return the checkout that this package comes from, or the current folder for a wheel."""
     checkout = Path(__file__).resolve().parents[3]
     return checkout if (checkout / "conf" / "train.yaml").is_file() else Path.cwd()
 
@@ -115,7 +115,7 @@ def choices() -> str:
 
 
 def register() -> None:
-    """Register the types and the resolvers ``project`` and ``launch_id``; may be called repeatedly."""
+    """Register types and resolvers; may be called repeatedly."""
     store = ConfigStore.instance()
     for (group, name), node in GROUPS.items():
         store.store(group=group, name=name, node=node)

@@ -1,7 +1,8 @@
 """Batches in a seeded order, shared out over processes, and handed over in blocks.
 
-A *block* is a list of batches. Lightning sees one block as one of its batches, so that the cost of its
-loop is paid once for several optimizer steps. What a user counts (limits, steps, batches) are batches.
+A *block* is a list of batches. Lightning sees one block as one of its batches, so that the cost of
+its loop is paid once for several optimizer steps. What a user counts (limits, steps, batches) are
+batches.
 """
 
 import math
@@ -40,7 +41,9 @@ def limited(n_batches: int, limit: float | None) -> int:
     if limit is None:
         return n_batches
     if limit < 0 or (isinstance(limit, float) and limit > 1):
-        raise ValueError(f"trainer.limit_*_batches={limit}: allowed is an integer from 0 or a fraction 0.0–1.0")
+        raise ValueError(
+            f"trainer.limit_*_batches={limit}: allowed is an integer from 0 or a fraction 0.0–1.0"
+        )
     return int(n_batches * limit) if isinstance(limit, float) else min(n_batches, limit)
 
 
@@ -53,8 +56,8 @@ def shuffled(n: int, seed: int, epoch: int) -> Tensor:
 class BlockLoader(Generic[Batch]):
     """An epoch's batches in blocks.
 
-    ``plan(epoch)`` gives the example indices of every batch, the same on each process; ``fetch`` makes
-    a batch from them. The loader applies the limit, so a limit counts batches and not blocks.
+    ``plan(epoch)`` gives the example indices of every batch, the same on each process; ``fetch``
+    makes a batch from them. The loader applies the limit, so a limit counts batches and not blocks.
     """
 
     def __init__(

@@ -89,7 +89,7 @@ class GaussianData(pl.LightningDataModule):
         self.sets: dict[str, Tensor] = {}
 
     def model_arguments(self) -> dict[str, int]:
-        """Return what a model must know of the data: nothing here, the sizes come from the model."""
+        """Return what a model must know of the data: nothing, sizes come from the model."""
         return {}
 
     def setup(self, stage: str | None = None) -> None:
@@ -104,13 +104,20 @@ class GaussianData(pl.LightningDataModule):
 
     def _processes(self) -> Processes:
         trainer = self.trainer
-        return Processes() if trainer is None else Processes(trainer.global_rank, trainer.world_size)
+        return (
+            Processes() if trainer is None else Processes(trainer.global_rank, trainer.world_size)
+        )
 
     def _epoch(self) -> int:
         return 0 if self.trainer is None else self.trainer.current_epoch
 
     def _loader(
-        self, split: str, plan: Callable[[int], tuple[Tensor, ...]], *, block: int, limit: float | None
+        self,
+        split: str,
+        plan: Callable[[int], tuple[Tensor, ...]],
+        *,
+        block: int,
+        limit: float | None,
     ) -> BlockLoader[SequenceBatch]:
         processes, data = self._processes(), self.sets[split]
 
@@ -127,7 +134,7 @@ class GaussianData(pl.LightningDataModule):
             n = self.n["train"]
             ordered = self.shuffle and not self.overfit
             order = shuffled(n, self.seed, epoch) if ordered else torch.arange(n)
-            return order.split(self.batch_size)
+            return torch.split(order, self.batch_size)
 
         limit = self.overfit or self.limit_train
         return self._loader("train", plan, block=self.block, limit=limit)
@@ -135,7 +142,7 @@ class GaussianData(pl.LightningDataModule):
     def _evaluation(self, split: str) -> BlockLoader[SequenceBatch]:
         if self.overfit and split == "val":
             return self.train_dataloader()
-        batches = torch.arange(self.n[split]).split(self.eval_batch_size)
+        batches = torch.split(torch.arange(self.n[split]), self.eval_batch_size)
         return self._loader(split, lambda _: batches, block=1, limit=None)
 
     def val_dataloader(self) -> BlockLoader[SequenceBatch]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from lightning_fabric.plugins.environments import LightningEnvironment, SLURMEnvironment
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
@@ -61,7 +62,7 @@ def attention_settings(config: Mapping[str, Any]) -> AttentionSettings:
 
 
 def batches_counted(config: Mapping[str, Any]) -> bool:
-    """Whether an option makes Lightning itself count training batches, so that blocks must be of one."""
+    """Whether an option makes Lightning itself count batches, so that blocks must be of one."""
     trainer = config["trainer"]
     return bool(
         trainer["val_check_interval"] not in (None, 1.0)
@@ -107,7 +108,9 @@ def _optimizer_maker(config: Mapping[str, Any]) -> Any:
     return lambda groups: build(node, params=groups)
 
 
-def make_task(config: Mapping[str, Any], model: nn.Module, record: Mapping[str, Any]) -> SteppedModule:
+def make_task(
+    config: Mapping[str, Any], model: nn.Module, record: Mapping[str, Any]
+) -> SteppedModule:
     """Build the LightningModule."""
     trainer, optimizer = config["trainer"], config["optimizer"]
     stepping = Stepping(
@@ -152,7 +155,8 @@ def _environment() -> Any:
         return None
     if outside == "srun":
         return SLURMEnvironment(auto_requeue=False)
-    # Left-over variables of a cluster must not make Lightning wait for processes that nobody starts.
+    # Left-over variables of a cluster must not make Lightning wait for processes that nobody
+    # starts.
     return LightningEnvironment()
 
 
@@ -195,14 +199,14 @@ def make_trainer(config: Mapping[str, Any], record: Record | None) -> pl.Trainer
             named = ["precision"]
         given = ", ".join(f"trainer.{key}={keys[key]}" for key in named) or "trainer"
         raise ValueError(f"{given}: {text}") from error
-    # One owner of signals: the process that started the run. Lightning's own handler of SIGTERM enters
-    # a collective inside the handler, which can wait for ever.
-    made._signal_connector.register_signal_handlers = lambda: None
+    # One owner of signals: the process that started the run. Lightning's own handler of SIGTERM
+    # enters a collective inside the handler, which can wait for ever.
+    setattr(made._signal_connector, "register_signal_handlers", lambda: None)  # noqa: B010
     return made
 
 
 def quiet_warnings() -> None:
-    """Leave out warnings of Lightning that do not apply to data held in memory and read in blocks."""
+    """Leave out warnings of Lightning that do not apply here."""
     for text in (
         ".*does not have many workers.*",
         ".*is smaller than the logging interval.*",
@@ -225,7 +229,9 @@ def check_trainer_keys(config: Mapping[str, Any]) -> None:
     known = set(inspect.signature(pl.Trainer.__init__).parameters)
     unknown = sorted(set(config["trainer"]) - known)
     if unknown:
-        raise ValueError(f"trainer.{', trainer.'.join(unknown)}: this Lightning has no such argument")
+        raise ValueError(
+            f"trainer.{', trainer.'.join(unknown)}: this Lightning has no such argument"
+        )
 
 
 def assemble(config: Mapping[str, Any], record: Record | None) -> Parts:
@@ -249,5 +255,9 @@ def assemble(config: Mapping[str, Any], record: Record | None) -> Parts:
             f"trainer.devices={config['trainer']['devices']}: wants "
             f"{processes_wanted(config['trainer'])} processes, {trainer.world_size} were started"
         )
-    keep = {"config": dict(config), "version": __version__, "run_id": record.run_id if record else ""}
+    keep = {
+        "config": dict(config),
+        "version": __version__,
+        "run_id": record.run_id if record else "",
+    }
     return Parts(data, make_task(config, model, keep), trainer)

@@ -1,11 +1,12 @@
 """The processes of one run.
 
-Lightning never starts processes inside a Hydra job: its child would repeat the command line, and so the
-whole sweep. A run that wants several writes its configuration into its folder and starts torchrun on
-``python -m attnscale.experiment``, which knows no Hydra. Where torchrun or srun started the processes
-already, the run trains in place.
+Lightning never starts processes inside a Hydra job: its child would repeat the command line, and so
+the whole sweep. A run that wants several writes its configuration into its folder and starts
+torchrun on ``python -m attnscale.experiment``, which knows no Hydra. Where torchrun or srun started
+the processes already, the run trains in place.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -35,7 +36,7 @@ GRACE_SECONDS = 20.0
 CONFIG_FILE, RESULT_FILE = "processes.json", "result.json"
 
 
-class ProcessFailed(RuntimeError):
+class ProcessFailedError(RuntimeError):
     """A process of a run of several failed; the message names its rank and reason."""
 
 
@@ -78,7 +79,7 @@ def processes_wanted(trainer: Mapping[str, Any]) -> int:
             count = 0
         if count < 1:
             raise ValueError(
-                f"trainer.devices={devices}: allowed is a number from 1, -1, auto or a list of indices"
+                f"trainer.devices={devices}: allowed is a number from 1, -1, auto or a list"
             )
     if on_gpu and count > there:
         raise ValueError(f"trainer.devices={devices}: only {there} GPUs were found")
@@ -112,13 +113,13 @@ def run_in_processes(config: Mapping[str, Any], *, n: int, run_id: str | None, s
         store: MLflow's tracking URI.
 
     Raises:
-        ProcessFailed: If one of them failed; the others are ended then.
+        ProcessFailedError: If one of them failed; the others are ended then.
         ValueError: If several nodes are asked for: those must be started by srun.
     """
     if config["trainer"]["num_nodes"] != 1:
         raise ValueError(
-            f"trainer.num_nodes={config['trainer']['num_nodes']}: processes on other machines must be "
-            "started by srun or torchrun"
+            f"trainer.num_nodes={config['trainer']['num_nodes']}: processes on other machines "
+            "must be started by srun or torchrun"
         )
     folder = Path(config["folder"])
     for old in (*folder.glob("error-rank*.json"), folder / RESULT_FILE):
@@ -143,7 +144,9 @@ def run_in_processes(config: Mapping[str, Any], *, n: int, run_id: str | None, s
             raise
     if code != 0 or not (folder / RESULT_FILE).exists():
         reason = _first_error(folder) or _last_line(folder / "processes.log")
-        raise ProcessFailed(f"{n} processes: {reason} (all output: {folder / 'processes.log'})")
+        raise ProcessFailedError(
+            f"{n} processes: {reason} (all output: {folder / 'processes.log'})"
+        )
 
 
 def _last_line(path: Path) -> str:
@@ -154,13 +157,8 @@ def _last_line(path: Path) -> str:
 def _end(child: "subprocess.Popen[bytes]") -> None:
     """End torchrun and its workers: first politely, then for good."""
     child.send_signal(signal.SIGTERM)
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        try:
-            os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        child.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 WORST = sys.float_info.max
-"""Objective of a run that diverged or failed: the worst finite number, for sweepers that minimise."""
+"""Objective of a run that diverged or failed: the worst finite number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +17,8 @@ class Result:
     """What a run comes to.
 
     Attributes:
-        objective: Best validation loss (the last training loss without validation), or :data:`WORST`
-            if the run diverged.
+        objective: Best validation loss (the last training loss without validation), or
+            :data:`WORST` if the run diverged.
         metrics: Last value of each figure, by metric name; ``val/best_loss`` too.
         diverged: ``{"metric": …, "step": …}`` where a figure stopped being finite, or None.
         steps: Optimizer steps done in all, those before a resumed checkpoint included.

@@ -56,7 +56,11 @@ def _resumed_tags(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _open(
-    config: Mapping[str, Any], store: Store, folder: Path, parent: str | None, tags: Mapping[str, str]
+    config: Mapping[str, Any],
+    store: Store,
+    folder: Path,
+    parent: str | None,
+    tags: Mapping[str, str],
 ) -> Record:
     name = config["tracking"]["run_name"] or default_name(config)
     own = {f"note.{key}": value for key, value in config["tags"].items()}
@@ -82,8 +86,15 @@ def _close(record: Record, result: Result) -> None:
     tags = {"diverged": "false", "objective": repr(result.objective)}
     if result.diverged is not None:
         where = result.diverged
-        tags |= {"diverged": "true", "diverged.metric": where["metric"], "diverged.step": str(where["step"])}
-    for key, path in (("best_checkpoint", result.best_checkpoint), ("last_checkpoint", result.last_checkpoint)):
+        tags |= {
+            "diverged": "true",
+            "diverged.metric": where["metric"],
+            "diverged.step": str(where["step"]),
+        }
+    for key, path in (
+        ("best_checkpoint", result.best_checkpoint),
+        ("last_checkpoint", result.last_checkpoint),
+    ):
         if path is not None:
             tags[key] = path
     record.tags(tags)
@@ -107,7 +118,7 @@ def run(
 
     Raises:
         ValueError: If a value is not allowed, naming its key; the run is then FAILED.
-        ProcessFailed: If a process of a run of several failed; the run is then FAILED.
+        ProcessFailedError: If a process of a run of several failed; the run is then FAILED.
         KeyboardInterrupt: On Ctrl-C; the run is then KILLED.
     """
     folder = _folder(config)

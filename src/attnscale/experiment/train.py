@@ -48,8 +48,8 @@ def _fit(parts: Parts, checkpoint: str | None) -> None:
     """Fit; a Ctrl-C comes out as KeyboardInterrupt, not as Lightning's exit."""
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
-    # The libraries' hundred thousands of objects live as long as the process: looking through them for
-    # garbage again and again took a tenth of a small model's step.
+    # The libraries' hundred thousands of objects live as long as the process: looking through them
+    # for garbage again and again took a tenth of a small model's step.
     gc.collect()
     gc.freeze()
     try:
@@ -66,8 +66,9 @@ def _fit(parts: Parts, checkpoint: str | None) -> None:
 
 def _checkpoints(parts: Parts) -> tuple[str | None, str | None]:
     """Return the paths of the best and the last checkpoint that this run wrote."""
-    best = [c.best_model_path for c in parts.trainer.callbacks if isinstance(c, BestCheckpoint)]
-    kept = [c for c in parts.trainer.callbacks if isinstance(c, ModelCheckpoint)]
+    callbacks: list[Any] = getattr(parts.trainer, "callbacks")  # noqa: B009
+    best = [c.best_model_path for c in callbacks if isinstance(c, BestCheckpoint)]
+    kept = [c for c in callbacks if isinstance(c, ModelCheckpoint)]
     last = [c.best_model_path for c in kept if not isinstance(c, BestCheckpoint)]
     return (best[0] or None if best else None, last[0] or None if last else None)
 
@@ -105,7 +106,11 @@ def train(config: Mapping[str, Any], record: Record | None) -> Result:
     rate = (steps - module.first_step) / seconds if seconds > 0 else 0.0
     memory = _peak_memory_mib()
     if record is not None:
-        closing = {"time/steps_per_second": rate, "time/train_seconds": seconds, "memory/peak_mib": memory}
+        closing = {
+            "time/steps_per_second": rate,
+            "time/train_seconds": seconds,
+            "memory/peak_mib": memory,
+        }
         if best_loss is not None:
             closing["val/best_loss"] = best_loss
         record.points(closing, steps)
@@ -125,4 +130,3 @@ def train(config: Mapping[str, Any], record: Record | None) -> Result:
         folder=str(config["folder"]),
         run_id=None if record is None else record.run_id,
     )
-

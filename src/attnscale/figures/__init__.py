@@ -1,1 +1,1 @@
-"""Charts, one per function, from plain tables. The plotting library is imported when one is drawn."""
+"""Charts, one per function, from plain tables."""

@@ -9,7 +9,7 @@ Curve = Sequence[tuple[int, float]]
 
 
 def thin(curve: Curve, most: int = MOST_POINTS) -> list[tuple[int, float]]:
-    """Return at most ``most`` points of a curve: every n-th, and the last. Values are not averaged."""
+    """Return at most ``most`` points of a curve: every n-th, and the last; none is averaged."""
     if len(curve) <= most:
         return list(curve)
     stride = math.ceil(len(curve) / (most - 1))
@@ -23,8 +23,8 @@ def draw_curves(
     """Draw a panel per metric with a line per run, on logarithmic axes, and write it as PNG.
 
     Args:
-        curves: Metric name to (run name to its curve); points that are not finite and positive are left
-            out, a logarithmic axis has no place for them.
+        curves: Metric name to (run name to its curve); points that are not finite and positive are
+            left out, a logarithmic axis has no place for them.
         path: Where to write.
         title: Title of the whole figure.
         columns: Panels side by side.
@@ -44,16 +44,25 @@ def draw_curves(
     ]
     if not rows:
         raise ValueError("there is no point to draw")
-    names = list(dict.fromkeys(row["run"] for row in rows))
+    names = list(dict.fromkeys(run for runs in curves.values() for run in runs))
     drawn = [metric for metric in curves if any(row["metric"] == metric for row in rows)]
     panels = [
-        alt.Chart(alt.Data(values=[row for row in rows if row["metric"] == metric]), title=metric)
+        alt.Chart(
+            alt.InlineData(values=[row for row in rows if row["metric"] == metric]), title=metric
+        )
         .mark_line(strokeWidth=1.5, opacity=0.85, clip=True)
         .encode(
             x=alt.X("step:Q", title="optimizer steps"),
-            y=alt.Y("value:Q", title=None, scale=alt.Scale(type="log", nice=False)),
-            color=alt.Color("run:N", sort=names, title=None, legend=alt.Legend(orient="bottom", columns=2)),
-            strokeDash=alt.StrokeDash("run:N", sort=names, title=None),
+            y=alt.Y(
+                "value:Q",
+                title=None,
+                scale=alt.Scale(type="log", nice=False),
+                axis=alt.Axis(format="~g", tickCount=6),
+            ),
+            color=alt.Color(
+                "run:N", sort=names, title=None, legend=alt.Legend(orient="bottom", columns=2)
+            ),
+            strokeDash=alt.StrokeDash("run:N", sort=names, legend=None),
         )
         .properties(width=360, height=220)
         for metric in drawn

@@ -93,7 +93,8 @@ class AttentionAutoencoder(nn.Module):
             feed_forward: Hidden size of the feed-forward network, or None for no such network.
             bias: Whether the attention's projections have biases.
             dropout: Dropout of attention weights and of the feed-forward network's hidden layer.
-            init: "torch", "xavier", "kaiming" or "unit", see :func:`attnscale.model.layers.initialise`.
+            init: "torch", "xavier", "kaiming" or "unit", see
+                :func:`attnscale.model.layers.initialise`.
 
         Raises:
             ValueError: If a size or a choice is not allowed.

@@ -13,7 +13,7 @@ NORMS = ("none", "pre", "post")
 
 @dataclass(frozen=True)
 class AttentionSettings:
-    """What every attention of a model is built with: the ``attention`` group of the configuration."""
+    """What every attention of a model is built with: ``attention`` of the configuration."""
 
     scale: str | float
     backend: str = "auto"
@@ -75,7 +75,9 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(d_hidden, d_model)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "batch position d_model"]) -> Float[Tensor, "batch position d_model"]:
+    def forward(
+        self, x: Float[Tensor, "batch position d_model"]
+    ) -> Float[Tensor, "batch position d_model"]:
         """Apply the network to each position."""
         hidden: Tensor = self.dropout(self.inner(x).relu())
         result: Tensor = self.outer(hidden)

@@ -70,16 +70,17 @@ def _finish_sweep(interrupted: bool, problem: str | None) -> int:
     sweep.record.text(table + "\n", "summary.txt")
     sweep.record.end(status)
     print(f"\n{table}\n\n{ended}; status {status}.")  # noqa: T201
-    print(f"Compare: {sweep.record.store.ui_command()}  (filter: tags.sweep = '{sweep.folder.name}')")  # noqa: T201
-    print(f"Draw:    python -m src.curves sweep={sweep.folder.name}", flush=True)  # noqa: T201
+    name = sweep.folder.name
+    print(f"Compare: {sweep.record.store.ui_command()}  (filter: tags.sweep = '{name}')")  # noqa: T201
+    print(f"Draw:    python -m src.curves sweep={name}", flush=True)  # noqa: T201
     return 1 if bad or problem else 0
 
 
 def launch(main: Callable[[], Any]) -> None:
     """Run an app's ``main`` and end the program with its exit status.
 
-    0: all is well; 1: a mistake or a failed job; 130: Ctrl-C; 143: SIGTERM. Set HYDRA_FULL_ERROR=1 for
-    tracebacks.
+    0: all is well; 1: a mistake or a failed job; 130: Ctrl-C; 143: SIGTERM. Set HYDRA_FULL_ERROR=1
+    for tracebacks.
     """
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         os.environ["ATTNSCALE_FULL_ERROR"] = "1"

@@ -19,7 +19,9 @@ def draw_sweep(config: DictConfig) -> None:
         ValueError: If there is no such sweep, or none of its runs has such a metric.
     """
     wanted = plain(config)
-    history = History(find_store(wanted["tracking"]["uri"], project_root()), wanted["tracking"]["experiment"])
+    history = History(
+        find_store(wanted["tracking"]["uri"], project_root()), wanted["tracking"]["experiment"]
+    )
     runs = history.sweep_runs(wanted["sweep"])
     # The sweep's mark at the end of each name says nothing within one sweep.
     names = {run.run_id: re.sub(r" \([0-9a-f]+\)$", "", run.name) for run in runs}

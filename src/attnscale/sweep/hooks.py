@@ -21,10 +21,12 @@ SWEEP_FILE = "sweep.json"
 
 def _parameters(config: DictConfig) -> dict[str, Any]:
     params = OmegaConf.select(config, "hydra.sweeper.params")
-    return {} if params is None else dict(OmegaConf.to_container(params, resolve=True))
+    made = {} if params is None else OmegaConf.to_container(params, resolve=True)
+    assert isinstance(made, dict)
+    return {str(key): value for key, value in made.items()}
 
 
-class SweepHook(Callback):  # type: ignore[misc]
+class SweepHook(Callback):
     """Starts the parent run of a sweep before its first job."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -57,7 +59,7 @@ class SweepHook(Callback):  # type: ignore[misc]
                 "kind": "sweep",
                 "overrides": " ".join(overrides),
                 "folder": str(folder),
-                "mlflow.note.content": f"Sweeps {described}. Running since {time.strftime('%F %T')}.",
+                "mlflow.note.content": f"Sweeps {described}. Since {time.strftime('%F %T')}.",
             },
         )
         folder.mkdir(parents=True, exist_ok=True)

@@ -97,8 +97,8 @@ def _name(config: DictConfig, sweep: dict[str, Any] | None, folder: Path) -> str
 def run_job(config: DictConfig) -> float:
     """Run one job and return its objective: the best validation loss.
 
-    A failing job of a sweep is recorded with its reason and returns the worst finite number, so that
-    the others run. A single run ends the program with status 1.
+    A failing job of a sweep is recorded with its reason and returns the worst finite number, so
+    that the others run. A single run ends the program with status 1.
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)

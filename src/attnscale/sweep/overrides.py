@@ -11,7 +11,16 @@ from hydra.errors import HydraException
 from attnscale.attention.scale import SCALE_MODES, resolve_scale
 
 LONGEST_NAME = 120
-_DULL = ("trainer.", "tracking.", "hydra.", "callbacks.", "tags.", "folder", "checkpoint", "threads")
+_DULL = (
+    "trainer.",
+    "tracking.",
+    "hydra.",
+    "callbacks.",
+    "tags.",
+    "folder",
+    "checkpoint",
+    "threads",
+)
 
 
 def parse(overrides: Iterable[str]) -> list[Override]:
@@ -92,8 +101,9 @@ def describe(overrides: Iterable[str], swept: Iterable[str] | None = None) -> st
         key = override.key_or_group
         if (keys is not None and key not in keys) or (keys is None and key.startswith(_DULL)):
             continue
-        _, _, text = override.input_line.partition("=")
-        parts.append(f"{_short(key)}={text}" if override.input_line.count("=") else f"~{_short(key)}")
+        line = override.input_line or ""
+        _, _, text = line.partition("=")
+        parts.append(f"{_short(key)}={text}" if "=" in line else f"~{_short(key)}")
     name = " ".join(parts)
     return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
 

@@ -76,4 +76,6 @@ def resumed_config(composed: Mapping[str, Any], overrides: Iterable[str]) -> dic
 
 
 def _brief(value: Any) -> str:
-    return str(value.get("_target_", "other settings")) if isinstance(value, Mapping) else str(value)
+    return (
+        str(value.get("_target_", "other settings")) if isinstance(value, Mapping) else str(value)
+    )

@@ -34,7 +34,9 @@ def shown_path(path: str | Path) -> str:
     """Return a path as it can be pasted: relative to the current folder where that is shorter."""
     path = Path(path)
     relative = os.path.relpath(path)
-    return relative if len(relative) < len(str(path)) and not relative.startswith("..") else str(path)
+    return (
+        relative if len(relative) < len(str(path)) and not relative.startswith("..") else str(path)
+    )
 
 
 def paste(key: str, value: str) -> str:
@@ -69,7 +71,9 @@ COLUMNS = {
 
 def run_table(result: Result, ui: str) -> str:
     """Return the table at the end of one run."""
-    figures = [(label, number(result.metrics[k])) for k, label in COLUMNS.items() if k in result.metrics]
+    figures = [
+        (label, number(result.metrics[k])) for k, label in COLUMNS.items() if k in result.metrics
+    ]
     rows: list[tuple[str, str]] = [
         ("run", result.name),
         ("outcome", _outcome(result)),
@@ -89,7 +93,7 @@ def run_table(result: Result, ui: str) -> str:
 
 
 def sweep_table(jobs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table at the end of a sweep: a row per job in order, failures with their reason."""
+    """Return the table at the end of a sweep: a row per job, failures with their reason."""
     results = [Result(**job["result"]) if job.get("result") else None for job in jobs]
     present = [k for k in COLUMNS if any(r and k in r.metrics for r in results)]
     rows = []

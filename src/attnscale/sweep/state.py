@@ -1,4 +1,4 @@
-"""What the process that was launched knows of its sweep; Hydra's hooks have no other way to tell it."""
+"""What the launched process knows of its sweep; Hydra's hooks have no other way to tell."""
 
 from dataclasses import dataclass
 from pathlib import Path

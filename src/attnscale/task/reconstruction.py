@@ -25,7 +25,9 @@ class Reconstruction(SteppedModule):
         if batch.share == 1.0:
             return functional.mse_loss(prediction, x)
         # A process may have no sequence at all; the mean over none would be NaN.
-        return functional.mse_loss(prediction, x, reduction="sum") * (batch.share / max(1, x.numel()))
+        return functional.mse_loss(prediction, x, reduction="sum") * (
+            batch.share / max(1, x.numel())
+        )
 
     def _evaluate(self, split: str, block: list[SequenceBatch]) -> None:
         metric = self.metrics[split].to(self.device)

@@ -2,9 +2,9 @@
 
 Lightning's loop costs about as much as a step of a small model. A training batch of Lightning is
 therefore a *block* of batches, each of which gets its own forward pass, backward pass and optimizer
-step. Everything goes through Lightning's hooks (precision, DDP, ``on_before_optimizer_step``), so the
-curves are those of one batch at a time. Lightning leaves accumulation and clipping to modules that step
-by themselves; they are done here, with Lightning's own option names.
+step. Everything goes through Lightning's hooks (precision, DDP, ``on_before_optimizer_step``), so
+the curves are those of one batch at a time. Lightning leaves accumulation and clipping to modules
+that step by themselves; they are done here, with Lightning's own option names.
 """
 
 import math
@@ -53,7 +53,9 @@ class Stepping:
     def __post_init__(self) -> None:
         """Check the values against what is allowed."""
         if self.accumulate < 1:
-            raise ValueError(f"trainer.accumulate_grad_batches={self.accumulate}: must be at least 1")
+            raise ValueError(
+                f"trainer.accumulate_grad_batches={self.accumulate}: must be at least 1"
+            )
         if self.clip_value is not None and self.clip_value < 0:
             raise ValueError(f"trainer.gradient_clip_val={self.clip_value}: must be at least 0")
         if self.clip_algorithm not in (None, *CLIP_ALGORITHMS):
@@ -79,7 +81,7 @@ class Diverged:
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Return the optimizer's groups: everything, and the scale's temperatures without weight decay."""
+    """Return the optimizer's groups: everything, and temperatures without weight decay."""
     free = [p for attention in attentions(model).values() for p in attention.temperatures()]
     ids = {id(p) for p in free}
     groups: list[dict[str, Any]] = [{"params": [p for p in model.parameters() if id(p) not in ids]}]
@@ -152,7 +154,7 @@ class SteppedModule(pl.LightningModule):
         scheduler = cast(torch.optim.lr_scheduler.LRScheduler | None, self.lr_schedulers())
         direct = self.direct
         accumulate, max_steps = self.stepping.accumulate, self.stepping.max_steps
-        n_batches = self.trainer.train_dataloader.n_batches
+        n_batches = cast(Any, self.trainer.train_dataloader).n_batches
         for batch in block:
             if 0 <= max_steps <= self.global_step or self.diverged is not None:
                 return
@@ -218,7 +220,7 @@ class SteppedModule(pl.LightningModule):
                 logger.log_metrics(dict(figures), step)
 
     def mark_diverged(self, metric: str, step: int) -> None:
-        """Note where a figure stopped being finite, and end training; every process must call it."""
+        """Note where a figure stopped being finite, and end training; on every process."""
         if self.diverged is None:
             self.diverged = Diverged(metric, step)
             self.trainer.should_stop = True

@@ -45,7 +45,9 @@ def _plain(run: "Run") -> RecordedRun:
     )
 
 
-def _search(client: "MlflowClient", experiment: str, query: str, most: int | None = None) -> list[RecordedRun]:
+def _search(
+    client: "MlflowClient", experiment: str, query: str, most: int | None = None
+) -> list[RecordedRun]:
     found = client.get_experiment_by_name(experiment)
     if found is None:
         raise ValueError(f"tracking.experiment={experiment}: no such experiment in this store")
@@ -87,7 +89,9 @@ class History:
                 raise ValueError("sweep=latest: no sweep was recorded in this store yet")
             sweep = newest[0].tags["sweep"]
         quoted = sweep.replace("'", "")
-        runs = _search(self.client, self.experiment, f"tags.sweep = '{quoted}' and tags.kind = 'run'")
+        runs = _search(
+            self.client, self.experiment, f"tags.sweep = '{quoted}' and tags.kind = 'run'"
+        )
         if not runs:
             raise ValueError(f"sweep={sweep}: no runs of a sweep of that name in this store")
         return sorted(runs, key=lambda run: int(run.tags.get("job", "0")))

@@ -1,8 +1,8 @@
 """Names and values that MLflow takes.
 
-MLflow allows letters, digits, ``_ - . /``, space and ``:`` in a name, up to 250 characters. Any other
-character c becomes ``_uXXXX_`` with its code in hexadecimal; text that already looks like this is
-escaped too, so two different names never become one.
+MLflow allows letters, digits, ``_ - . /``, space and ``:`` in a name, up to 250 characters. Any
+other character c becomes ``_uXXXX_`` with its code in hexadecimal; text that already looks like
+this is escaped too, so two different names never become one.
 """
 
 import hashlib
@@ -22,7 +22,10 @@ def safe_name(name: str) -> str:
     escaped = _LOOKS_ESCAPED.sub("_u005f_", name)
     escaped = _FORBIDDEN.sub(lambda found: f"_u{ord(found[0]):04x}_", escaped)
     # A name must not look like a path that leads elsewhere.
-    parts = [f"_u002e_{part[1:]}" if part in {".", ".."} else part or "_u002f_" for part in escaped.split("/")]
+    parts = [
+        f"_u002e_{part[1:]}" if part in {".", ".."} else part or "_u002f_"
+        for part in escaped.split("/")
+    ]
     escaped = "/".join(parts)
     if len(escaped) <= LONGEST_NAME:
         return escaped
@@ -46,7 +49,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def parameters(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return a configuration as MLflow parameters, uncut: a long text goes on in ``key/2``, ``key/3`` …"""
+    """Return a configuration as MLflow parameters; a long text goes on in ``key/2``, uncut."""
     made: dict[str, str] = {}
     for key, text in flatten(config):
         name = safe_name(key)

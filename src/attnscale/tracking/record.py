@@ -12,7 +12,6 @@ from attnscale.tracking.names import parameters, safe_name
 from attnscale.tracking.store import Store, experiment_id, open_client
 
 if TYPE_CHECKING:
-    from mlflow.entities import Metric
     from mlflow.tracking import MlflowClient
 
 FINISHED, FAILED, KILLED = "FINISHED", "FAILED", "KILLED"
@@ -98,8 +97,8 @@ class Record:
     def points(self, figures: Mapping[str, float], step: int, timestamp: int | None = None) -> None:
         """Keep a point of each figure, and write if a block is full.
 
-        A figure that is not finite is kept as NaN: MLflow would store infinity as 1.8e308, which then
-        wins every comparison.
+        A figure that is not finite is kept as NaN: MLflow would store infinity as 1.8e308, which
+        then wins every comparison.
 
         Args:
             figures: Metric name to value.
@@ -147,7 +146,7 @@ class Record:
 
         while len(self._points) >= at_least:
             block = self._points[:BLOCK_POINTS]
-            metrics: list[Metric] = [Metric(*point) for point in block]
+            metrics = [Metric(*point) for point in block]
             self.client.log_batch(self.run_id, metrics=metrics)
             del self._points[: len(block)]
         self._written = time.monotonic()

@@ -1,8 +1,8 @@
 """Where runs are recorded: one store per project, created once, readable while it is written.
 
 Creating MLflow's tables is a race between processes that meet a new database, so it happens under a
-lock. SQLite is put into write-ahead mode and given a time-out, so that jobs that run side by side wait
-for each other instead of failing.
+lock. SQLite is put into write-ahead mode and given a time-out, so that jobs that run side by side
+wait for each other instead of failing.
 """
 
 import fcntl
@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 TIMEOUT_SECONDS = 60
-NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "fuse.sshfs", "9p"}
+NETWORK_FILE_SYSTEMS = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "fuse.sshfs",
+    "9p",
+}
 
 
 @dataclass(frozen=True)
@@ -45,16 +55,19 @@ class Store:
 
 
 def sqlite_uri(path: PurePath) -> str:
-    """Return the URI of an SQLite file, given by its absolute path of either system.
+    r"""Return the URI of an SQLite file, given by its absolute path of either system.
 
-    ``/a b/#1/m.db`` becomes ``sqlite:////a b/#1/m.db``, ``C:\\a\\m.db`` becomes ``sqlite:///C:/a/m.db``:
-    SQLAlchemy reads neither ``%20`` nor a fragment, and wants forward slashes. A ``?`` cannot be said.
+    ``/a b/#1/m.db`` becomes ``sqlite:////a b/#1/m.db``, ``C:\a\m.db`` becomes
+    ``sqlite:///C:/a/m.db``: SQLAlchemy reads neither ``%20`` nor a fragment, and wants forward
+    slashes. A ``?`` cannot be said.
 
     Raises:
         ValueError: If the path is relative or holds a question mark.
     """
     if not path.is_absolute() or "?" in str(path):
-        raise ValueError(f"tracking.uri: the database path must be absolute and without '?': {path}")
+        raise ValueError(
+            f"tracking.uri: the database path must be absolute and without '?': {path}"
+        )
     return f"sqlite:///{path.as_posix()}"
 
 
@@ -75,7 +88,7 @@ def sqlite_path(uri: str) -> PurePath | None:
 
 
 def find_store(configured: str | None, root: Path) -> Store:
-    """Return the store that applies: ``tracking.uri``, else MLFLOW_TRACKING_URI, else the project's.
+    """Return the store: ``tracking.uri``, else MLFLOW_TRACKING_URI, else the project's.
 
     Args:
         configured: ``tracking.uri`` of the configuration.
@@ -147,7 +160,9 @@ def open_client(store: Store) -> "MlflowClient":
         database.parent.mkdir(parents=True, exist_ok=True)
         with _locked(database):
             new = not database.exists()
-            client = _client(f"{store.uri}{'&' if '?' in store.uri else '?'}timeout={TIMEOUT_SECONDS}")
+            client = _client(
+                f"{store.uri}{'&' if '?' in store.uri else '?'}timeout={TIMEOUT_SECONDS}"
+            )
             client.search_experiments(max_results=1)
             if new:
                 _enable_wal(database)
@@ -187,5 +202,7 @@ def experiment_id(client: "MlflowClient", store: Store, name: str) -> str:
             if found is None:
                 raise
     if found.lifecycle_stage != "active":
-        raise ValueError(f"tracking.experiment={name}: was deleted in this store; restore it or rename")
+        raise ValueError(
+            f"tracking.experiment={name}: was deleted in this store; restore it or rename"
+        )
     return str(found.experiment_id)

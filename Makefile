@@ -1,0 +1,56 @@
+# make lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SWEEP := attention.scale=sqrt,none model.d_k=64,512
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check format bench ui clean clean-runs
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  %-12s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[dev]'
+	touch $@
+
+setup: $(STAMP) ## Make .venv and install the project with the tested set of packages
+
+demo: $(STAMP) ## Set up, then train four models side by side and compare them
+	$(BIN)/python -m src.train -m $(SWEEP)
+	$(BIN)/python -m src.curves
+	@echo "Next: make ui, then pick the runs of the newest sweep and press Compare."
+
+test: $(STAMP) ## Set up, then run the fast tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n 2 --dist worksteal
+
+test-slow: $(STAMP) ## Run the tests that take minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+
+check: $(STAMP) ## Format, lint, types, imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Format and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## Time a step against a textbook script and plain Lightning (a quiet machine, minutes)
+	$(BIN)/python -m benchmarks.step_time
+	$(BIN)/python -m benchmarks.start_time
+	$(BIN)/python -m benchmarks.backends
+
+ui: $(STAMP) ## Open MLflow's UI on the project's runs
+	$(BIN)/mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}"
+
+clean: ## Remove the environment and caches, keep runs
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+clean-runs: ## Remove all runs: mlruns/, multirun/, outputs/
+	rm -rf mlruns multirun outputs

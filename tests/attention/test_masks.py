@@ -1,0 +1,238 @@
+import math
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnscale.attention import (
+    MultiHeadAttention,
+    attend,
+    causal_keep,
+    combine,
+    padding_keep,
+)
+
+BATCH, HEADS, QUERY, KEY, D_K, D_V, D_MODEL = 2, 3, 5, 7, 11, 13, 17
+LENGTH = 4
+MODE_AND_BACKEND: list[tuple[str | float, str]] = [
+    *(
+        (scale, backend)
+        for scale in ("sqrt", "none", "inverse", "learned", 0.37)
+        for backend in ("explicit", "fused")
+    ),
+    ("softcap", "explicit"),
+]
+every_mode = pytest.mark.parametrize(("scale", "backend"), MODE_AND_BACKEND)
+
+
+def values_of(scale: str | float) -> Mapping[str, Tensor | float]:
+    if scale == "learned":
+        return {"log_scale": torch.full((HEADS,), -0.5 * math.log(D_K))}
+    return {"cap": 1.5} if scale == "softcap" else {}
+
+
+def draw() -> tuple[Tensor, Tensor, Tensor]:
+    q = torch.randn(BATCH, HEADS, QUERY, D_K, requires_grad=True)
+    k = torch.randn(BATCH, HEADS, KEY, D_K, requires_grad=True)
+    v = torch.randn(BATCH, HEADS, KEY, D_V, requires_grad=True)
+    return q, k, v
+
+
+def build(scale: str | float, backend: str, dropout: float = 0.0, bias: bool = False) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        d_model=D_MODEL,
+        n_heads=HEADS,
+        d_k=D_K,
+        d_v=D_V,
+        scale=scale,
+        options={"cap": 1.5} if scale == "softcap" else None,
+        bias=bias,
+        dropout=dropout,
+        backend=backend,
+    )
+
+
+def test_padding_keeps_the_first_keys() -> None:
+    keep = padding_keep(torch.tensor([3, 0, 5, 1]), 5)
+    assert keep.shape == (4, 1, 1, 5)
+    assert keep[:, 0, 0].tolist() == [
+        [True, True, True, False, False],
+        [False] * 5,
+        [True] * 5,
+        [True, False, False, False, False],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("n_queries", "n_keys", "kept"),
+    [
+        (3, 3, [[1, 0, 0], [1, 1, 0], [1, 1, 1]]),
+        (2, 5, [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]),
+        (1, 4, [[1, 1, 1, 1]]),
+        (4, 2, [[0, 0], [0, 0], [1, 0], [1, 1]]),
+    ],
+)
+def test_causal_is_anchored_at_the_end(n_queries: int, n_keys: int, kept: list[list[int]]) -> None:
+    assert causal_keep(n_queries, n_keys).int().tolist() == kept
+
+
+def test_combine_keeps_what_every_mask_keeps() -> None:
+    a, b = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+    both = combine(a, None, b)
+    assert both is not None
+    assert both.tolist() == [True, False, False, False]
+    assert combine(None, a) is a
+    assert combine(None, None) is None
+    assert combine() is None
+    broadcast = combine(padding_keep(torch.tensor([7, 4]), KEY), causal_keep(QUERY, KEY))
+    assert broadcast is not None
+    assert broadcast.shape == (2, 1, QUERY, KEY)
+
+
+@every_mode
+def test_one_query_sees_all_keys(scale: str | float, backend: str) -> None:
+    q, k, v = draw()
+    values = values_of(scale)
+    for n in (1, 2):
+        out = attend(q[:, :, -n:], k, v, scale=scale, values=values, causal=True, backend=backend)
+        free = attend(q[:, :, -n:], k, v, scale=scale, values=values, backend=backend)
+        torch.testing.assert_close(out[:, :, -1], free[:, :, -1])
+        assert n == 1 or not torch.allclose(out[:, :, 0], free[:, :, 0])
+
+
+@every_mode
+def test_decoding_step_by_step_equals_all_at_once(scale: str | float, backend: str) -> None:
+    attention = build(scale, backend)
+    x = torch.randn(BATCH, KEY, D_MODEL)
+    at_once = attention(x, causal=True)
+    for t in range(KEY):
+        step = attention(x[:, t : t + 1], x[:, : t + 1], causal=True)
+        torch.testing.assert_close(step[:, 0], at_once[:, t], rtol=1e-4, atol=1e-5)
+
+
+@every_mode
+def test_nothing_leaks_from_the_future(scale: str | float, backend: str) -> None:
+    attention = build(scale, backend)
+    x = torch.randn(BATCH, KEY, D_MODEL, requires_grad=True)
+    out = attention(x, causal=True)
+    for t in range(KEY - 1):
+        changed = x.detach().clone()
+        changed[:, t + 1] += 10 * torch.randn(BATCH, D_MODEL)
+        moved = attention(changed, causal=True)
+        assert torch.equal(moved[:, : t + 1], out[:, : t + 1])
+        assert bool((moved[:, t + 1 :] != out[:, t + 1 :]).any(dim=-1).all())
+        (gradient,) = torch.autograd.grad(out[:, t].square().sum(), x, retain_graph=True)
+        assert gradient[:, t + 1 :].abs().max() == 0
+        assert bool(gradient[:, : t + 1].abs().amax(dim=-1).gt(0).all())
+
+
+@every_mode
+@pytest.mark.parametrize("causal", [False, True])
+def test_nothing_leaks_from_the_padding(scale: str | float, backend: str, causal: bool) -> None:
+    attention = build(scale, backend)
+    query = torch.randn(BATCH, QUERY, D_MODEL)
+    source = torch.randn(BATCH, KEY, D_MODEL, requires_grad=True)
+    keep = padding_keep(torch.tensor([KEY, LENGTH]), KEY)
+    out = attention(query, source, keep=keep, causal=causal)
+    changed = source.detach().clone()
+    changed[1, LENGTH:] += 10 * torch.randn(KEY - LENGTH, D_MODEL)
+    assert torch.equal(attention(query, changed, keep=keep, causal=causal), out)
+    (gradient,) = torch.autograd.grad(out.square().sum(), source)
+    assert gradient[1, LENGTH:].abs().max() == 0
+    assert bool(gradient[0].abs().amax(dim=-1).gt(0).all())
+    assert bool(gradient[1, :LENGTH].abs().amax(dim=-1).gt(0).all())
+    for kept in range(LENGTH):
+        changed = source.detach().clone()
+        changed[1, kept] += torch.randn(D_MODEL)
+        moved = attention(query, changed, keep=keep, causal=causal)
+        assert torch.equal(moved[0], out[0])
+        # The last query sees every kept key, whatever else is hidden from the others.
+        assert not torch.equal(moved[1, -1], out[1, -1])
+
+
+@every_mode
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_a_row_with_no_key_is_zero(
+    scale: str | float, backend: str, training: bool, dropout: float
+) -> None:
+    attention = build(scale, backend, dropout).train(training)
+    keep = torch.rand(BATCH, HEADS, QUERY, KEY) < 0.7
+    keep[..., 3] = True
+    dead = torch.zeros(BATCH, HEADS, QUERY, dtype=torch.bool)
+    dead[0, 1, 2] = dead[1, :, 4] = dead[1, 0, :] = True
+    q, k, v = draw()
+    rate = dropout if training else 0.0
+
+    def run(mask: Tensor) -> tuple[Tensor, ...]:
+        torch.manual_seed(1)
+        out = attend(
+            q, k, v, scale=attention.mode, values=values_of(scale), keep=mask, dropout=rate, backend=backend
+        )
+        gradients = torch.autograd.grad(out.square().sum(), (q, k, v))
+        return (out, *gradients)
+
+    alive_out, alive_q, alive_k, alive_v = run(keep)
+    out, for_q, for_k, for_v = run(keep & ~dead[..., None])
+    for made in (out, for_q, for_k, for_v):
+        assert made.isfinite().all()
+    assert out[dead].abs().max() == 0
+    assert for_q[dead].abs().max() == 0
+    assert torch.equal(out[~dead], alive_out[~dead])
+    assert torch.equal(for_q[~dead], alive_q[~dead])
+    # Head 0 of sequence 1 has no key left at all; heads 0 and 2 of sequence 0 are as they were.
+    assert for_k[1, 0].abs().max() == 0
+    assert for_v[1, 0].abs().max() == 0
+    assert torch.equal(for_k[0, ::2], alive_k[0, ::2])
+    assert torch.equal(for_v[0, ::2], alive_v[0, ::2])
+    assert not torch.equal(for_v[0, 1], alive_v[0, 1])
+
+
+@every_mode
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_sequence_of_padding_only_is_zero(
+    scale: str | float, backend: str, training: bool, dropout: float, causal: bool
+) -> None:
+    attention = build(scale, backend, dropout).double().train(training)
+    x = torch.randn(BATCH, KEY, D_MODEL, dtype=torch.float64, requires_grad=True)
+    leaves = (x, *attention.parameters())
+
+    def run(lengths: list[int], counted: slice) -> tuple[Tensor, ...]:
+        torch.manual_seed(1)
+        out = attention(x, keep=padding_keep(torch.tensor(lengths), KEY), causal=causal)
+        return (out, *torch.autograd.grad(out[counted].square().sum(), leaves))
+
+    out, for_x, *for_parameters = run([LENGTH, 0], slice(None))
+    alive_out, alive_x, *alive_parameters = run([LENGTH, KEY], slice(0, 1))
+    assert out[1].abs().max() == 0
+    assert for_x[1].abs().max() == 0
+    assert torch.equal(out[0], alive_out[0])
+    torch.testing.assert_close(for_x[0], alive_x[0])
+    for made, alive in zip(for_parameters, alive_parameters, strict=True):
+        assert made.isfinite().all()
+        torch.testing.assert_close(made, alive)
+
+
+@every_mode
+def test_a_sequence_of_padding_only_gets_the_output_bias(scale: str | float, backend: str) -> None:
+    attention = build(scale, backend, bias=True)
+    x = torch.randn(BATCH, KEY, D_MODEL)
+    out = attention(x, keep=padding_keep(torch.tensor([KEY, 0]), KEY))
+    assert torch.equal(out[1], attention.o.bias.expand(KEY, D_MODEL))
+
+
+@every_mode
+def test_more_causal_queries_than_keys(scale: str | float, backend: str) -> None:
+    q = torch.randn(BATCH, HEADS, KEY, D_K, requires_grad=True)
+    k = torch.randn(BATCH, HEADS, QUERY, D_K)
+    v = torch.randn(BATCH, HEADS, QUERY, D_V)
+    out = attend(q, k, v, scale=scale, values=values_of(scale), causal=True, backend=backend)
+    blind = KEY - QUERY
+    assert out[:, :, :blind].abs().max() == 0
+    torch.testing.assert_close(out[:, :, blind], v[:, :, 0])
+    (gradient,) = torch.autograd.grad(out.square().sum(), q)
+    assert gradient.isfinite().all()
+    assert gradient[:, :, :blind].abs().max() == 0
