@@ -1,9 +1,10 @@
 from jaxtyping import install_import_hook
 
-# Before anything imports attnscale: only a module that is imported later has its annotations checked.
-# The numeric tower lets an int stand for a float, as it does for mypy.
+# Before anything imports attnscale: only what is imported later has its annotations checked. The
+# numeric tower lets an int stand for a float, as it does for mypy.
 install_import_hook(
-    "attnscale", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+    ["attnscale.attention", "attnscale.model", "attnscale.metric"],
+    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
 )
 
 import pytest  # noqa: E402

@@ -107,7 +107,9 @@ def softcap_oracle(q: Tensor, k: Tensor, v: Tensor, full: Tensor) -> Tensor:
     return torch.einsum("bhij,bhjd->bhid", weights, v)
 
 
-def assert_same(made: Callable[[], Tensor], wanted: Callable[[], Tensor], leaves: tuple[Tensor, ...]) -> None:
+def assert_same(
+    made: Callable[[], Tensor], wanted: Callable[[], Tensor], leaves: tuple[Tensor, ...]
+) -> None:
     """Compare two computations of one thing: forward, and gradients of every leaf."""
     a, b = made(), wanted()
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
@@ -136,7 +138,14 @@ def test_equals_pytorch(scale: str | float, backend: str, kind: str, d_k: int) -
     keep, causal = mask(kind)
     assert_same(
         lambda: attend(
-            q, k, v, scale=scale, values=values_of(scale, d_k), keep=keep, causal=causal, backend=backend
+            q,
+            k,
+            v,
+            scale=scale,
+            values=values_of(scale, d_k),
+            keep=keep,
+            causal=causal,
+            backend=backend,
         ),
         lambda: oracle(q, k, v, factor_of(scale, d_k), full_mask(keep, causal)),
         (q, k, v),
@@ -262,7 +271,9 @@ def test_dropout_keeps_the_mean(scale: str | float, backend: str) -> None:
 @pytest.mark.parametrize("unlike", ["flash", "EXPLICIT", ""])
 def test_refuses_an_unknown_backend(unlike: str) -> None:
     q, k, v = draw()
-    with pytest.raises(ValueError, match=rf"attention\.backend={unlike}: allowed are auto, explicit, fused"):
+    with pytest.raises(
+        ValueError, match=rf"attention\.backend={unlike}: allowed are auto, explicit, fused"
+    ):
         attend(q, k, v, backend=unlike)
 
 
@@ -291,7 +302,10 @@ def test_auto_takes_the_faster_backend_that_is_allowed(
 @pytest.mark.parametrize("tap", [None, lambda _: None])
 @pytest.mark.parametrize(("backend", "calls"), [("explicit", 0), ("fused", 1), ("auto", 0)])
 def test_runs_the_backend_that_was_asked_for(
-    backend: str, calls: int, tap: Callable[[Attended], None] | None, monkeypatch: pytest.MonkeyPatch
+    backend: str,
+    calls: int,
+    tap: Callable[[Attended], None] | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kernel, seen = functional.scaled_dot_product_attention, []
 
@@ -304,8 +318,9 @@ def test_runs_the_backend_that_was_asked_for(
     assert len(seen) == calls
 
 
-# Both sides start from the same half-precision inputs. What is left is the rounding of q' (2⁻⁹ or 2⁻¹²
-# of a logit of 30), of the weights and of the output: some units in the last place of values around 3.
+# Both sides start from the same half-precision inputs. What is left is the rounding of q' (2⁻⁹ or
+# 2⁻¹² of a logit of 30), of the weights and of the output: some units in the last place of values
+# around 3.
 TOLERANCE = {torch.bfloat16: 8 * 2.0**-7, torch.float16: 8 * 2.0**-10}
 
 
@@ -327,7 +342,9 @@ def test_half_precision_is_close_to_fp32(
     values = {"cap": 50.0} if scale == "softcap" else values_of(scale, D_K)
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attend(q, k, v, scale=scale, values=values, keep=keep, causal=causal, backend=backend)
+        return attend(
+            q, k, v, scale=scale, values=values, keep=keep, causal=causal, backend=backend
+        )
 
     out, wide = run(*halves), run(*(x.float() for x in halves))
     assert out.dtype == dtype
@@ -370,7 +387,9 @@ def test_autocast_is_close_to_fp32(scale: str | float, backend: str, kind: str) 
     values = {"cap": 50.0} if scale == "softcap" else values_of(scale, D_K)
 
     def run() -> Tensor:
-        return attend(q, k, v, scale=scale, values=values, keep=keep, causal=causal, backend=backend)
+        return attend(
+            q, k, v, scale=scale, values=values, keep=keep, causal=causal, backend=backend
+        )
 
     wide = run()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -403,5 +422,7 @@ def test_importing_attention_is_cheap() -> None:
         "    heavy = {'mlflow', 'hydra', 'omegaconf', 'pytorch_lightning'} & set(sys.modules)\n"
         "    print(name, sorted(heavy), 'torch' in sys.modules)\n"
     )
-    made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    made = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert made.stdout.splitlines() == ["attnscale [] False", "attnscale.attention [] True"]

@@ -88,17 +88,22 @@ def train(config: Mapping[str, Any], record: Record | None) -> Result:
     """
     parts = assemble(config, record)
     module, trainer = parts.module, parts.trainer
-    if config["checkpoint"] is not None:
-        _check_checkpoint(config["checkpoint"], config)
-    if trainer.limit_train_batches != 0:
-        _fit(parts, config["checkpoint"])
+    fitting = trainer.limit_train_batches != 0
+    checkpoint = config["checkpoint"]
+    if checkpoint is not None and fitting:
+        _check_checkpoint(checkpoint, config)
+    if fitting:
+        _fit(parts, checkpoint)
         if record is not None:
             record.flush()
     seconds = time.perf_counter() - module.started
     best, last = _checkpoints(parts)
+    if not fitting and trainer.limit_val_batches != 0:
+        trainer.validate(module, datamodule=parts.data, ckpt_path=checkpoint, verbose=False)
     steps = trainer.global_step
     if trainer.limit_test_batches != 0 and (module.diverged is None or best):
-        trainer.test(module, datamodule=parts.data, ckpt_path=best, verbose=False)
+        tested = best if fitting else checkpoint
+        trainer.test(module, datamodule=parts.data, ckpt_path=tested, verbose=False)
     metrics = dict(module.results)
     best_loss = module.best_loss if math.isfinite(module.best_loss) else None
     if best_loss is not None:

@@ -14,7 +14,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from attnscale.config.build import plain, project_root
-from attnscale.experiment import Result, run
+from attnscale.experiment import Result
 from attnscale.experiment.result import WORST
 from attnscale.sweep import state
 from attnscale.sweep.hooks import SWEEP_FILE
@@ -81,6 +81,9 @@ def _run(config: DictConfig, sweep: dict[str, Any] | None, name: str) -> Result:
     made["tracking"]["run_name"] = made["tracking"]["run_name"] or name
     if sweep is None:
         _announce(find_store(made["tracking"]["uri"], project_root()))
+    # Seconds of importing, which a mistake above should not wait for.
+    from attnscale.experiment import run
+
     return run(made, parent=None if sweep is None else sweep["parent"], tags=tags)
 
 

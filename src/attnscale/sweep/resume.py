@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from attnscale.sweep.overrides import parse
 
 FREE = ("trainer", "tracking", "callbacks", "tags", "threads", "folder", "checkpoint", "hydra")
@@ -19,6 +17,8 @@ def stored_config(path: str) -> dict[str, Any]:
     Raises:
         ValueError: If the file is missing, unreadable, or not a checkpoint of this project.
     """
+    import torch
+
     if not Path(path).is_file():
         raise ValueError(f"checkpoint={path}: no such file")
     try:

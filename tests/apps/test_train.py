@@ -1,0 +1,230 @@
+"""The command as a person gives it."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+SHORT = (
+    "trainer.max_epochs=1",
+    "trainer.limit_train_batches=4",
+    "trainer.limit_val_batches=2",
+    "trainer.accelerator=cpu",
+)
+
+
+def _listen() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]
+
+
+def test_one_run_then_the_printed_hint(shell: Any) -> None:
+    done = shell(*SHORT)
+    assert done.returncode == 0, done.stderr
+    assert f"Recording to {shell.uri} (MLFLOW_TRACKING_URI)" in done.stdout
+    assert f"mlflow ui --backend-store-uri '{shell.uri}'" in done.stdout
+    for row in ("best val loss", "explained variance", "steps per second", "peak memory", "folder"):
+        assert re.search(rf"^{row}\s+\S", done.stdout, re.MULTILINE), row
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    assert len(lines) == len(set(lines)), "a message came twice"
+    assert done.stderr == ""
+    hint = re.search(
+        r"^train on\s+python -m src\.train (checkpoint=\S+) trainer", done.stdout, re.MULTILINE
+    )
+    assert hint is not None
+    again = shell(hint[1], "trainer.max_epochs=2")
+    assert again.returncode == 0, again.stderr
+    assert re.search(r"^optimizer steps\s+8$", again.stdout, re.MULTILINE)
+    assert sorted(r.info.status for r in shell.runs()) == ["FINISHED", "FINISHED"]
+    # Nothing left to train, and a setting that contradicts what was trained: one line each.
+    over = shell(hint[1])
+    assert over.returncode == 1
+    assert "trainer.max_epochs=1" in last_line(over.stderr)
+    other = shell(hint[1], "trainer.max_epochs=2", "model.d_k=32")
+    assert other.returncode == 1
+    assert "model.d_k=32: the checkpoint was trained with model.d_k=64" in last_line(other.stderr)
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("model.dk=3", ("model.dk", "no such key", "'d_k'")),
+        ("model.d_k=abc", ("model.d_k", "'abc'")),
+        ("attention.scale=sqtr", ("attention.scale=sqtr", "'sqrt'", "softcap")),
+        ("model=foo", ("model=foo", "autoencoder")),
+        ("model.d_k=0", ("model.d_k=0", "at least 1")),
+        ("attention.options.softcap.cap=3", ("softcap.cap=3", "no effect", "sqrt")),
+        ("tracking.uri=file:/tmp/mlruns", ("tracking.uri=file:/tmp/mlruns", "sqlite:")),
+        ("folder=/proc/nowhere", ("folder=/proc/nowhere", "cannot be written")),
+    ],
+)
+def test_a_mistake_is_one_line(shell: Any, argument: str, words: tuple[str, ...]) -> None:
+    done = shell(argument, *SHORT)
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    if Path(shell.path, "mlflow.db").exists():
+        assert all(run.info.status != "RUNNING" for run in shell.runs())
+
+
+def test_a_traceback_can_be_asked_for(shell: Any) -> None:
+    done = shell("model.d_k=0", *SHORT, extra={"HYDRA_FULL_ERROR": "1"})
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "model.d_k=0" in last_line(done.stderr)
+
+
+def test_help_shows_choices_modes_and_examples(shell: Any) -> None:
+    from attnscale.attention import SCALE_MODES
+
+    done = shell("--help", where=False)
+    assert done.returncode == 0
+    assert all(mode in done.stdout for mode in SCALE_MODES)
+    assert "adam, adamw, sgd" in done.stdout
+    assert "ddp_cpu" in done.stdout
+    assert done.stdout.count("python -m src.train ") >= 3 - 1
+    assert "python -m src.train -m attention.scale=sqrt,none model.d_k=64,512" in done.stdout
+
+
+def test_a_sweep_with_one_failing_job(shell: Any) -> None:
+    done = shell("-m", "model.d_k=64,-1,128", *SHORT)
+    assert done.returncode == 1
+    jobs = shell.jobs()
+    assert [r.info.status for r in jobs] == ["FINISHED", "FAILED", "FINISHED"]
+    assert [r.data.params["model.d_k"] for r in jobs] == ["64", "-1", "128"]
+    parent = shell.parent()
+    assert parent.info.status == "FAILED"
+    assert {r.data.tags["mlflow.parentRunId"] for r in jobs} == {parent.info.run_id}
+    assert {r.data.tags["sweep"] for r in jobs} == {parent.data.tags["sweep"]}
+    assert "2 of 3" in parent.data.tags["mlflow.note.content"]
+    names = [r.data.tags["mlflow.runName"] for r in jobs]
+    assert [n.partition(" (")[0] for n in names] == ["d_k=64", "d_k=-1", "d_k=128"]
+    assert len(set(names)) == 3
+    table = done.stdout[done.stdout.index("job    run") :].splitlines()
+    rows = [line for line in table if re.match(r"\d\s{3}", line)]
+    assert ["finished" in row for row in rows] == [True, False, True]
+    assert "failed: model.d_k=-1: must be at least 1" in rows[1]
+    (folder,) = (shell.path / "multirun").iterdir()
+    assert "Traceback" in (folder / "1" / "train.log").read_text()
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_wrong_sweep_stops_before_its_first_job(shell: Any) -> None:
+    for argument, word in (
+        ("attention.scale=sqrt,sqtr", "attention.scale=sqtr"),
+        ("model.d_k=16,abc", "model.d_k"),
+        ("model.dk=16,32", "model.dk"),
+        ("attention.options.softcap.cap=3,4", "no effect"),
+    ):
+        done = shell("-m", argument, *SHORT)
+        assert done.returncode == 1
+        assert word in last_line(done.stderr)
+        assert "Job 0" not in done.stdout
+    assert not Path(shell.path, "mlflow.db").exists() or shell.runs() == []
+
+
+def test_modes_and_their_options_sweep_together(shell: Any) -> None:
+    done = shell(
+        "-m",
+        "attention.scale=sqrt,softcap,0.125",
+        "attention.options.softcap.cap=30",
+        "model.d_k=16",
+        "trainer=smoke",
+    )
+    assert done.returncode == 0, done.stderr
+    assert [r.data.params["attention.scale"] for r in shell.jobs()] == ["sqrt", "softcap", "0.125"]
+    assert shell.parent().info.status == "FINISHED"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupting_a_sweep(shell: Any, number: signal.Signals, code: int) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "src.train",
+        "-m",
+        "model.d_k=16,32,64",
+        "trainer.max_epochs=9999",
+    ]
+    child = subprocess.Popen(
+        [*command, *shell.outputs()],
+        cwd=shell.root,
+        env=shell.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A test runner may ignore SIGINT, which a child would inherit.
+        preexec_fn=_listen,  # noqa: PLW1509
+    )
+    deadline = time.monotonic() + 100
+    while not list(shell.path.glob("multirun/*/0/checkpoints/last.ckpt")):
+        assert child.poll() is None, child.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    sent = time.monotonic()
+    child.send_signal(number)
+    output, errors = child.communicate(timeout=60)
+    assert time.monotonic() - sent < 15
+    assert child.returncode == code
+    assert "Traceback" not in output + errors
+    (job,) = shell.jobs()
+    assert job.info.status == "KILLED"
+    assert job.info.end_time is not None
+    assert shell.parent().info.status == "KILLED"
+    points = MlflowClient(shell.uri).get_metric_history(job.info.run_id, "train/loss")
+    assert len(points) >= 16
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A checkout of its own in a folder with a space and a number sign."""
+    here = Path(__file__).resolve().parents[2]
+    there = tmp_path / "my dir #1"
+    for name in ("src", "conf"):
+        shutil.copytree(
+            here / name, there / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+        )
+    return there
+
+
+def test_the_default_store_is_the_projects_whatever_the_folder(
+    copied: Path, tmp_path: Path
+) -> None:
+    # What an old MLflow left behind must not turn the store into a plain folder.
+    (copied / "mlruns" / "0").mkdir(parents=True)
+    (copied / "mlruns" / "0" / "meta.yaml").write_text("x: y\n")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
+    environment["PYTHONPATH"] = f"{copied}{os.pathsep}{copied / 'src'}"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "src.train", *SHORT],
+        cwd=elsewhere,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "(default)" in done.stdout
+    assert list(elsewhere.iterdir()) == []
+    client = MlflowClient(f"sqlite:///{copied}/mlruns/mlflow.db")
+    (experiment,) = [e for e in client.search_experiments() if e.name == "attnscale"]
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
+    artifact = Path(client.download_artifacts(run.info.run_id, "config.yaml"))
+    assert artifact.is_relative_to(copied / "mlruns" / "artifacts")
+    assert list((copied / "outputs").glob("*/checkpoints/best.ckpt"))

@@ -1,0 +1,187 @@
+import doctest
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnscale.attention import SCALE_MODES, MultiHeadAttention, padding_keep
+
+BATCH, HEADS, QUERY, KEY, D_K, D_V, D_MODEL = 2, 3, 5, 7, 11, 13, 17
+SCALES: tuple[str | float, ...] = (*SCALE_MODES, 0.37)
+
+
+def build(scale: str | float = "sqrt", **changed: int | float | str | bool) -> MultiHeadAttention:
+    parts = {"d_model": D_MODEL, "n_heads": HEADS, "d_k": D_K, "d_v": D_V, **changed}
+    options = {"cap": 50.0} if scale == "softcap" else None
+    return MultiHeadAttention(scale=scale, options=options, **parts)  # type: ignore[arg-type]
+
+
+def head_by_head(
+    attention: MultiHeadAttention, query: Tensor, source: Tensor, keep: Tensor
+) -> Tensor:
+    """Compute Vaswani et al. 2017, section 3.2.2, one head after the other, from the weights."""
+    n_heads, d_k, d_v = attention.n_heads, attention.d_k, attention.d_v
+
+    def project(layer: nn.Linear, x: Tensor, head: int, size: int) -> Tensor:
+        rows = slice(head * size, (head + 1) * size)
+        made = torch.einsum("bpd,ed->bpe", x, layer.weight[rows])
+        return made if layer.bias is None else made + layer.bias[rows]
+
+    heads = []
+    for h in range(n_heads):
+        q = project(attention.q, query, h, d_k)
+        k = project(attention.k, source, h, d_k)
+        v = project(attention.v, source, h, d_v)
+        logits = torch.einsum("bid,bjd->bij", q, k) / math.sqrt(d_k)
+        heads.append(logits.masked_fill(~keep, -math.inf).softmax(dim=-1) @ v)
+    joined = torch.cat(heads, dim=-1)
+    out = torch.einsum("bpe,de->bpd", joined, attention.o.weight)
+    return out if attention.o.bias is None else out + attention.o.bias
+
+
+@pytest.mark.parametrize("backend", ["explicit", "fused"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("n_heads", [1, 3, 8])
+def test_equals_the_paper_head_by_head(n_heads: int, bias: bool, backend: str) -> None:
+    attention = build(n_heads=n_heads, bias=bias, backend=backend).double()
+    query = torch.randn(BATCH, QUERY, D_MODEL, dtype=torch.float64, requires_grad=True)
+    source = torch.randn(BATCH, KEY, D_MODEL, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([KEY, 4])
+    made = attention(query, source, keep=padding_keep(lengths, KEY))
+    wanted = head_by_head(attention, query, source, (torch.arange(KEY) < lengths[:, None])[:, None])
+    torch.testing.assert_close(made, wanted, rtol=1e-9, atol=1e-11)
+    leaves = (query, source, *attention.parameters())
+    cotangent = torch.randn_like(made)
+    for a, b in zip(
+        torch.autograd.grad(made, leaves, cotangent),
+        torch.autograd.grad(wanted, leaves, cotangent),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_self_attention_is_attention_to_itself(scale: str | float) -> None:
+    attention = build(scale)
+    x = torch.randn(BATCH, KEY, D_MODEL)
+    assert torch.equal(attention(x), attention(x, x))
+    assert not torch.allclose(attention(x), attention(x, x.flip(0)))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_seed_gives_the_same_weights_for_every_scale(scale: str | float) -> None:
+    torch.manual_seed(3)
+    wanted = build("sqrt").state_dict()
+    torch.manual_seed(3)
+    made = build(scale).state_dict()
+    after = torch.rand(1)
+    assert {name for name in made if not name.startswith("scale.")} == set(wanted)
+    for name, weight in wanted.items():
+        assert torch.equal(made[name], weight)
+    torch.manual_seed(3)
+    build("sqrt")
+    assert torch.equal(torch.rand(1), after)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_sizes_of_the_projections(bias: bool) -> None:
+    attention = build(bias=bias)
+    projections = attention.projections()
+    shapes = {name: [tuple(p.shape) for p in found] for name, found in projections.items()}
+    wanted: dict[str, list[tuple[int, ...]]] = {
+        "q": [(HEADS * D_K, D_MODEL)],
+        "k": [(HEADS * D_K, D_MODEL)],
+        "v": [(HEADS * D_V, D_MODEL)],
+        "o": [(D_MODEL, HEADS * D_V)],
+    }
+    if bias:
+        wanted = {name: [shapes[0], shapes[0][:1]] for name, shapes in wanted.items()}
+    assert shapes == wanted
+    listed = {id(p) for found in projections.values() for p in found}
+    assert listed == {id(p) for p in attention.parameters()}
+
+
+def test_has_no_bias_unless_asked_for() -> None:
+    assert all(layer.bias is None for layer in build().modules() if isinstance(layer, nn.Linear))
+
+
+@pytest.mark.parametrize("backend", ["explicit", "fused"])
+def test_dropout_acts_in_training_only(backend: str) -> None:
+    attention = build(dropout=0.5, backend=backend)
+    x = torch.randn(BATCH, KEY, D_MODEL)
+    plain = build(backend=backend)
+    plain.load_state_dict(attention.state_dict())
+    attention.eval()
+    assert torch.equal(attention(x), plain(x))
+    attention.train()
+    assert not torch.allclose(attention(x), attention(x))
+    torch.manual_seed(5)
+    first = attention(x)
+    torch.manual_seed(5)
+    assert torch.equal(attention(x), first)
+
+
+@pytest.mark.parametrize("size", ["d_model", "n_heads", "d_k", "d_v"])
+@pytest.mark.parametrize("wrong", [0, -1])
+def test_refuses_a_size_below_one(size: str, wrong: int) -> None:
+    with pytest.raises(ValueError, match=rf"^model\.{size}={wrong}: must be at least 1$"):
+        build(**{size: wrong})
+
+
+@pytest.mark.parametrize("size", ["d_model", "n_heads", "d_k", "d_v"])
+def test_a_size_of_one_is_allowed(size: str) -> None:
+    attention = build(**{size: 1})
+    x = torch.randn(BATCH, KEY, attention.d_model)
+    assert attention(x).shape == x.shape
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.0, 1.5, math.nan])
+def test_refuses_a_dropout_that_is_no_probability(wrong: float) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^model\.dropout={wrong}: must be at least 0 and below 1$"
+    ):
+        build(dropout=wrong)
+
+
+def test_refuses_a_backend() -> None:
+    with pytest.raises(
+        ValueError, match=r"^attention\.backend=flash: allowed are auto, explicit, fused"
+    ):
+        build(backend="flash")
+    with pytest.raises(ValueError, match=r"^attention\.backend=fused: scale mode 'softcap'"):
+        build("softcap", backend="fused")
+
+
+def test_refuses_an_unknown_scale() -> None:
+    with pytest.raises(ValueError, match=r"^attention\.scale=sqr: .*Did you mean 'sqrt'"):
+        build("sqr")
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_autocast_gives_finite_output_and_gradients(scale: str | float) -> None:
+    attention = build(scale)
+    with torch.no_grad():
+        attention.q.weight *= 10
+    x = torch.randn(BATCH, KEY, D_MODEL)
+    keep = padding_keep(torch.tensor([KEY, 0]), KEY)
+    wide = attention(x, keep=keep, causal=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = attention(x, keep=keep, causal=True)
+    out.float().square().sum().backward()
+    assert out.isfinite().all()
+    assert out[1].abs().max() == 0
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in attention.parameters())
+    # bf16 keeps 8 bits: q, k, v, weights and output are each rounded by up to 2⁻⁹ of their size.
+    error = (out - wide).detach().square().mean() / wide.detach().square().mean()
+    assert error.sqrt() < 0.1, f"relative error {error.sqrt()}"
+
+
+def test_the_example_of_the_module_runs() -> None:
+    assert MultiHeadAttention.__doc__ is not None
+    example = doctest.DocTestParser().get_doctest(
+        MultiHeadAttention.__doc__, {}, "MultiHeadAttention", None, 0
+    )
+    result = doctest.DocTestRunner(verbose=False).run(example)
+    assert (result.failed, result.attempted) == (0, len(example.examples))
+    assert result.attempted == 6

@@ -1,0 +1,66 @@
+import json
+import shutil
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+
+from attnscale.config.build import compose
+from attnscale.experiment import Result, run
+from attnscale.tracking.store import find_store, open_client
+
+
+@dataclass
+class Lab:
+    """A store and a folder of its own, to run configurations in this process."""
+
+    path: Path
+    runs: int = 0
+
+    @property
+    def uri(self) -> str:
+        return f"sqlite:///{self.path}/mlflow.db"
+
+    def config(self, *overrides: str) -> dict[str, Any]:
+        self.runs += 1
+        fixed = [f"tracking.uri={self.uri}", "trainer.enable_progress_bar=false"]
+        return compose([*fixed, *overrides], folder=self.path / f"run{self.runs}")
+
+    def run(self, *overrides: str, **changes: Any) -> Result:
+        return run(self.config(*overrides), **changes)
+
+    @property
+    def client(self) -> MlflowClient:
+        return MlflowClient(self.uri)
+
+    def recorded(self) -> list[Run]:
+        found = self.client.search_experiments()
+        return list(self.client.search_runs([e.experiment_id for e in found]))
+
+    def last(self) -> Run:
+        folder = json.loads((self.path / f"run{self.runs}" / "run.json").read_text())
+        return self.client.get_run(folder["run_id"])
+
+    def curve(self, run_id: str, metric: str) -> list[tuple[int, float]]:
+        points = self.client.get_metric_history(run_id, metric)
+        return sorted((p.step, p.value) for p in points)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    open_client(find_store(f"sqlite:///{path}", path.parent))
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path
+
+
+@pytest.fixture
+def lab(tmp_path: Path, empty_store: Path) -> Lab:
+    # Creating MLflow's tables takes seconds; a copy of an empty store does not.
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    return Lab(tmp_path)

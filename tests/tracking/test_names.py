@@ -1,0 +1,157 @@
+import json
+import math
+
+import pytest
+from mlflow.entities import Param
+from mlflow.utils import validation
+
+from attnscale.tracking.names import (
+    LONGEST_NAME,
+    LONGEST_VALUE,
+    flatten,
+    parameters,
+    safe_name,
+)
+
+PLAIN = (
+    "val/loss",
+    "attention/encoder.0.self/head3/entropy_norm",
+    "grad_norm/layers.0.attention/q",
+    "data-set_2 a.b",
+    "_u",
+    "_uXYZ_",
+    "u0041_",
+    ".hidden",
+    "a..b",
+)
+STRANGE = (
+    "",
+    " ",
+    ".",
+    "..",
+    "/",
+    "//",
+    "/a",
+    "a/",
+    "a//b",
+    "../a",
+    "./a",
+    "a/..",
+    "a/../b",
+    "a:b",
+    "a b\n",
+    "a\tb",
+    "a\x00b",
+    "é",
+    "e\u0301",
+    "Ж",
+    "漢字",
+    "😀",
+    "x=1,y=2",
+    "C:\\a",
+    "a%b",
+    "a_u00e9_b",
+    "_u00e9_",
+    "_u005f_u00e9_",
+    "_u1f600_",
+    "_u002e_",
+    "_u002f_",
+    "_u002e_.",
+)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_plain_name_stays_as_it_is(name: str) -> None:
+    assert safe_name(name) == name
+    validation._validate_metric_name(safe_name(name))  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [
+        ("é", "_u00e9_"),
+        ("😀!", "_u1f600__u0021_"),
+        ("a:b", "a_u003a_b"),
+        ("a\nb", "a_u000a_b"),
+        ("_u00e9_", "_u005f_u00e9_"),
+        ("..", "_u002e_."),
+        ("a/./b", "a/_u002e_/b"),
+        ("a//b", "a/_u002f_/b"),
+    ],
+)
+def test_what_is_not_allowed_is_escaped(name: str, safe: str) -> None:
+    assert safe_name(name) == safe
+
+
+@pytest.mark.parametrize(
+    "name", [*STRANGE, *("a" * n for n in (250, 251, 400)), "é" * 300, "/" * 300]
+)
+def test_mlflow_takes_every_name(name: str) -> None:
+    safe = safe_name(name)
+    validation._validate_metric_name(safe)  # type: ignore[no-untyped-call]
+    assert safe.isascii()
+    assert 1 <= len(safe) <= LONGEST_NAME <= validation.MAX_ENTITY_KEY_LENGTH
+
+
+def test_different_names_stay_different() -> None:
+    names = [*PLAIN, *STRANGE]
+    assert len({safe_name(name) for name in names}) == len(set(names)) == len(names)
+
+
+def test_long_names_stay_different() -> None:
+    names = ["a" * n for n in range(240, 300)] + [f"{'é' * 80}{i}" for i in range(20)]
+    assert len({safe_name(name) for name in names}) == len(names)
+    assert safe_name("a" * 250) == "a" * 250
+    assert safe_name("a" * 251).startswith("a" * 233 + "_")
+
+
+def test_a_configuration_is_flattened() -> None:
+    config = {
+        "model": {"d_k": 64, "d_v": None, "inner": {"norm": "pre"}},
+        "seed": 3,
+        "lr": 1e-3,
+        "shuffle": True,
+        "betas": [0.9, 0.98],
+        "nothing": {},
+        "text": "a = 'ü'",
+        "limit": math.inf,
+    }
+    assert dict(flatten(config)) == {
+        "model.d_k": "64",
+        "model.d_v": "null",
+        "model.inner.norm": "pre",
+        "seed": "3",
+        "lr": "0.001",
+        "shuffle": "true",
+        "betas": "[0.9, 0.98]",
+        "nothing": "{}",
+        "text": "a = 'ü'",
+        "limit": "Infinity",
+    }
+
+
+def test_lists_and_mappings_in_them_are_json() -> None:
+    value = [{"a": [1, "é"]}, None]
+    ((key, text),) = flatten({"x": value})
+    assert key == "x"
+    assert json.loads(text) == value
+    assert "é" in text
+
+
+@pytest.mark.parametrize(
+    "length", [0, 1, LONGEST_VALUE - 1, LONGEST_VALUE, LONGEST_VALUE + 1, 2 * LONGEST_VALUE, 20000]
+)
+def test_a_long_value_is_kept_whole(length: int) -> None:
+    text = "".join(chr(ord("a") + i % 26) for i in range(length))
+    made = parameters({"a": {"b": text}, "c": 1})
+    n_parts = max(1, math.ceil(length / LONGEST_VALUE))
+    assert list(made) == ["a.b", *(f"a.b/{part}" for part in range(2, n_parts + 1)), "c"]
+    assert "".join(value for name, value in made.items() if name != "c") == text
+    assert LONGEST_VALUE <= validation.MAX_PARAM_VAL_LENGTH
+    for name, value in made.items():
+        checked = validation._validate_param(name, value)  # type: ignore[no-untyped-call]
+        assert checked == Param(name, value)
+
+
+def test_the_keys_of_parameters_are_safe() -> None:
+    assert parameters({"a": {"é": 1}, "b": "x"}) == {"a._u00e9_": "1", "b": "x"}
