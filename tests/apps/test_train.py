@@ -225,6 +225,7 @@ def test_the_default_store_is_the_projects_whatever_the_folder(
     (experiment,) = [e for e in client.search_experiments() if e.name == "attnscale"]
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.status == "FINISHED"
-    artifact = Path(client.download_artifacts(run.info.run_id, "config.yaml"))
-    assert artifact.is_relative_to(copied / "mlruns" / "artifacts")
+    assert "model:" in Path(client.download_artifacts(run.info.run_id, "config.yaml")).read_text()
+    beside = copied / "mlruns" / "artifacts"
+    assert list(beside.glob(f"*/{run.info.run_id}/artifacts/config.yaml"))
     assert list((copied / "outputs").glob("*/checkpoints/best.ckpt"))
