@@ -33,7 +33,7 @@ def test_one_run_then_the_printed_hint(shell: Any) -> None:
     done = shell(*SHORT)
     assert done.returncode == 0, done.stderr
     assert f"Recording to {shell.uri} (MLFLOW_TRACKING_URI)" in done.stdout
-    assert f"mlflow ui --backend-store-uri '{shell.uri}'" in done.stdout
+    assert f"mlflow ui --backend-store-uri {shell.uri}" in done.stdout
     for row in ("best val loss", "explained variance", "steps per second", "peak memory", "folder"):
         assert re.search(rf"^{row}\s+\S", done.stdout, re.MULTILINE), row
     lines = [line for line in done.stdout.splitlines() if line.strip()]

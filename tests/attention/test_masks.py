@@ -4,6 +4,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from attnscale.attention import (
     MultiHeadAttention,
@@ -199,6 +200,36 @@ def test_a_row_with_no_key_is_zero(
     assert torch.equal(for_k[0, ::2], alive_k[0, ::2])
     assert torch.equal(for_v[0, ::2], alive_v[0, ::2])
     assert not torch.equal(for_v[0, 1], alive_v[0, 1])
+
+
+@every_mode
+def test_a_row_with_no_key_makes_no_nan_on_the_way(scale: str | float, backend: str) -> None:
+    q, k, v = draw()
+    keep = padding_keep(torch.tensor([KEY, 0]), KEY)
+    # Anomaly detection refuses a NaN in any step backward, also in one that is cut off later.
+    with torch.autograd.set_detect_anomaly(True):
+        out = attend(q, k, v, scale=scale, values=values_of(scale), keep=keep, backend=backend)
+        gradients = torch.autograd.grad(out.square().sum(), (q, k, v))
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_kernel_gets_no_row_without_a_key(
+    causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, masks = functional.scaled_dot_product_attention, []
+
+    def watched(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor, **options: float) -> Tensor:
+        masks.append(attn_mask)
+        return kernel(q, k, v, attn_mask=attn_mask, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", watched)
+    q, k, v = draw()
+    keep = padding_keep(torch.tensor([KEY, 0]), KEY)
+    attend(q, k, v, keep=keep, causal=causal, backend="fused")
+    (mask,) = masks
+    assert bool(mask.any(dim=-1).all())
+    assert mask.shape[-2:] == (QUERY, KEY)
 
 
 @every_mode

@@ -4,6 +4,7 @@ import math
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from attnscale.attention import SCALE_MODES, MultiHeadAttention, padding_keep
 
@@ -122,6 +123,21 @@ def test_dropout_acts_in_training_only(backend: str) -> None:
     assert torch.equal(attention(x), first)
 
 
+@pytest.mark.parametrize(("backend", "calls"), [("explicit", 0), ("fused", 1), ("auto", 0)])
+def test_runs_the_backend_that_was_asked_for(
+    backend: str, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, seen = functional.scaled_dot_product_attention, []
+
+    def counted(*args: Tensor, **options: object) -> Tensor:
+        seen.append(options)
+        return kernel(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", counted)
+    build(backend=backend)(torch.randn(BATCH, KEY, D_MODEL))
+    assert len(seen) == calls
+
+
 @pytest.mark.parametrize("size", ["d_model", "n_heads", "d_k", "d_v"])
 @pytest.mark.parametrize("wrong", [0, -1])
 def test_refuses_a_size_below_one(size: str, wrong: int) -> None:
@@ -185,3 +201,13 @@ def test_the_example_of_the_module_runs() -> None:
     result = doctest.DocTestRunner(verbose=False).run(example)
     assert (result.failed, result.attempted) == (0, len(example.examples))
     assert result.attempted == 6
+
+
+def test_the_backend_leaves_the_initial_weights_alone() -> None:
+    made = []
+    for backend in ("explicit", "fused"):
+        torch.manual_seed(0)
+        made.append(
+            MultiHeadAttention(d_model=4, n_heads=1, d_k=2, d_v=2, scale="sqrt", backend=backend)
+        )
+    assert torch.equal(made[0].q.weight, made[1].q.weight)

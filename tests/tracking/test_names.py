@@ -57,6 +57,12 @@ STRANGE = (
     "_u002e_",
     "_u002f_",
     "_u002e_.",
+    "__u00e9__",
+    "__u00e9é",
+    "éu00e9__",
+    "é_u00e9__",
+    "_é",
+    "..a",
 )
 
 
@@ -69,14 +75,16 @@ def test_a_plain_name_stays_as_it_is(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "safe"),
     [
-        ("é", "_u00e9_"),
-        ("😀!", "_u1f600__u0021_"),
-        ("a:b", "a_u003a_b"),
-        ("a\nb", "a_u000a_b"),
-        ("_u00e9_", "_u005f_u00e9_"),
-        ("..", "_u002e_."),
-        ("a/./b", "a/_u002e_/b"),
-        ("a//b", "a/_u002f_/b"),
+        ("é", "__u00e9__"),
+        ("😀!", "__u1f600____u0021__"),
+        ("a:b", "a__u003a__b"),
+        ("a\nb", "a__u000a__b"),
+        ("__u00e9__", "__u005f___u00e9__"),
+        ("_u00e9_", "_u00e9_"),
+        ("..a", "__u002e__.a"),
+        ("..", "__u002e__."),
+        ("a/./b", "a/__u002e__/b"),
+        ("a//b", "a/__u002f__/b"),
     ],
 )
 def test_what_is_not_allowed_is_escaped(name: str, safe: str) -> None:
@@ -154,4 +162,17 @@ def test_a_long_value_is_kept_whole(length: int) -> None:
 
 
 def test_the_keys_of_parameters_are_safe() -> None:
-    assert parameters({"a": {"é": 1}, "b": "x"}) == {"a._u00e9_": "1", "b": "x"}
+    assert parameters({"a": {"é": 1}, "b": "x"}) == {"a.__u00e9__": "1", "b": "x"}
+
+
+def test_different_keys_stay_different_parameters() -> None:
+    made = parameters({"a.b": 1, "a": {"b": 2}})
+    assert sorted(made.values()) == ["1", "2"]
+    made = parameters({"a": "x" * (LONGEST_VALUE + 1), "a/2": "other"})
+    assert sorted(made.values(), key=len) == ["x", "other", "x" * LONGEST_VALUE]
+
+
+def test_a_long_key_with_a_long_value() -> None:
+    made = parameters({"k" * LONGEST_NAME: "x" * (2 * LONGEST_VALUE)})
+    assert len(made) == 2
+    assert all(len(name) <= LONGEST_NAME for name in made)

@@ -1,3 +1,4 @@
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -6,6 +7,7 @@ from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 import pytest
+from mlflow.exceptions import MlflowException
 
 from attnscale.tracking import store as module
 from attnscale.tracking.store import (
@@ -152,7 +154,7 @@ def test_a_server_decides_on_its_artifacts(tmp_path: Path) -> None:
 def test_options_of_a_uri_are_kept_and_not_shown(tmp_path: Path) -> None:
     found = find_store("sqlite:////a/m.db?timeout=5", tmp_path)
     assert found.uri == "sqlite:////a/m.db?timeout=5"
-    assert found.ui_command() == "mlflow ui --backend-store-uri 'sqlite:////a/m.db'"
+    assert found.ui_command() == "mlflow ui --backend-store-uri sqlite:////a/m.db"
 
 
 @pytest.mark.parametrize(
@@ -246,6 +248,31 @@ def test_refuses_a_deleted_experiment(opened: Opened) -> None:
         experiment_id(client, store, "gone")
 
 
+def test_an_experiment_that_another_process_just_created_is_taken(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, store, _ = opened
+    wanted = experiment_id(client, store, "late")
+    look, looks = client.get_experiment_by_name, []
+
+    def blind_at_first(name: str) -> object:
+        looks.append(name)
+        return look(name) if len(looks) > 1 else None
+
+    monkeypatch.setattr(client, "get_experiment_by_name", blind_at_first)
+    assert experiment_id(client, store, "late") == wanted
+
+
+def test_an_experiment_that_cannot_be_created_says_why(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, store, _ = opened
+    experiment_id(client, store, "taken")
+    monkeypatch.setattr(client, "get_experiment_by_name", lambda name: None)
+    with pytest.raises(MlflowException, match="taken"):
+        experiment_id(client, store, "taken")
+
+
 def test_refuses_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = find_store(sqlite_uri(tmp_path / "file" / "m.db"), tmp_path)
@@ -284,3 +311,12 @@ def test_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         names = connection.execute("SELECT name FROM experiments ORDER BY name").fetchall()
     assert names == [("Default",), ("race",)]
+
+
+@pytest.mark.parametrize("name", ["p%20q", "100%", "it's"])
+def test_a_folder_with_a_sign_that_means_something_elsewhere(tmp_path: Path, name: str) -> None:
+    store = find_store(None, tmp_path / name)
+    client = open_client(store)
+    assert experiment_id(client, store, "e")
+    assert (tmp_path / name / "mlruns" / "mlflow.db").is_file()
+    assert store.uri.partition("?")[0] in shlex.split(store.ui_command())

@@ -72,7 +72,8 @@ def logits_of(
     """
     if q.dtype in _HALF or torch.is_autocast_enabled(q.device.type):
         with torch.autocast(q.device.type, enabled=False):
-            scores = q.float() @ k.float().transpose(-2, -1)
+            wide = torch.promote_types(q.dtype, torch.float32)
+            scores = q.to(wide) @ k.to(wide).transpose(-2, -1)
     else:
         scores = q @ k.transpose(-2, -1)
     return scores if mode.score is None else mode.score(scores, q.shape[-1], values)

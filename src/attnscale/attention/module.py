@@ -10,6 +10,7 @@ off unless asked for.
 from collections.abc import Mapping
 from typing import cast
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -80,7 +81,7 @@ class MultiHeadAttention(nn.Module):
         self.mode = resolve_scale(scale)
         self.options = check_options(self.mode, options or {})
         if backend == "fused":
-            choose_backend(backend, self.mode, 1, next(iter(nn.Linear(1, 1).parameters())).device)
+            choose_backend(backend, self.mode, 1, torch.device("cpu"))
         self.q = nn.Linear(d_model, n_heads * d_k, bias=bias)
         self.k = nn.Linear(d_model, n_heads * d_k, bias=bias)
         self.v = nn.Linear(d_model, n_heads * d_v, bias=bias)

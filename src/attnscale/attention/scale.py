@@ -17,6 +17,7 @@ code does).
 
 import difflib
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -165,12 +166,12 @@ def resolve_scale(scale: str | float) -> ScaleMode:
             f"attention.scale={scale}: no such scale mode. Did you mean {near!r}? "
             f"Allowed: {', '.join(SCALE_MODES)}, or a positive number"
         )
-    if isinstance(scale, bool) or not (math.isfinite(scale) and scale > 0):
+    if isinstance(scale, bool) or not 0 < scale < math.inf or scale > sys.float_info.max:
         raise ValueError(
             f"attention.scale={scale}: a number must be positive and finite; "
             f"names are {', '.join(SCALE_MODES)}"
         )
-    return _constant(float(scale))
+    return _constant(scale)
 
 
 def check_options(mode: ScaleMode, options: Mapping[str, float]) -> dict[str, float]:

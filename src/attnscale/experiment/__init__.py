@@ -1,7 +1,7 @@
 """One run from a plain configuration to a plain result.
 
-``run`` is loaded when it is first used: Lightning takes seconds to import, and ``--help`` or a mistake
-on the command line should not wait for it.
+``run`` is loaded when it is first used: Lightning takes seconds to import, and ``--help`` or a
+mistake on the command line should not wait for it.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,8 @@
 """Names and values that MLflow takes.
 
-MLflow allows letters, digits, ``_ - . /``, space and ``:`` in a name, up to 250 characters. Any
-other character c becomes ``_uXXXX_`` with its code in hexadecimal; text that already looks like
-this is escaped too, so two different names never become one.
+MLflow allows letters, digits, ``_ - . /``, and space in a name (``:`` not everywhere), up to 250
+characters. Any other character c becomes ``__uXXXX__`` with its code in hexadecimal; text that
+already looks like this is escaped too, so two different names never become one.
 """
 
 import hashlib
@@ -14,16 +14,16 @@ from typing import Any
 LONGEST_NAME = 250
 LONGEST_VALUE = 6000
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_\-. /]")
-_LOOKS_ESCAPED = re.compile(r"_(?=u[0-9a-f]{4,6}_)")
+_LOOKS_ESCAPED = re.compile(r"_(?=_u)")
 
 
 def safe_name(name: str) -> str:
     """Return a name that MLflow takes; different names stay different."""
-    escaped = _LOOKS_ESCAPED.sub("_u005f_", name)
-    escaped = _FORBIDDEN.sub(lambda found: f"_u{ord(found[0]):04x}_", escaped)
+    escaped = _LOOKS_ESCAPED.sub("__u005f__", name)
+    escaped = _FORBIDDEN.sub(lambda found: f"__u{ord(found[0]):04x}__", escaped)
     # A name must not look like a path that leads elsewhere.
     parts = [
-        f"_u002e_{part[1:]}" if part in {".", ".."} else part or "_u002f_"
+        f"__u002e__{part[1:]}" if part == "." or part.startswith("..") else part or "__u002f__"
         for part in escaped.split("/")
     ]
     escaped = "/".join(parts)
@@ -52,8 +52,9 @@ def parameters(config: Mapping[str, Any]) -> dict[str, str]:
     """Return a configuration as MLflow parameters; a long text goes on in ``key/2``, uncut."""
     made: dict[str, str] = {}
     for key, text in flatten(config):
-        name = safe_name(key)
-        made[name] = text[:LONGEST_VALUE]
-        for part, start in enumerate(range(LONGEST_VALUE, len(text), LONGEST_VALUE), start=2):
-            made[f"{name}/{part}"] = text[start : start + LONGEST_VALUE]
+        for part, start in enumerate(range(0, max(1, len(text)), LONGEST_VALUE), start=1):
+            name = safe_name(key if part == 1 else f"{key}/{part}")
+            while name in made:
+                name = safe_name(f"{name}'")
+            made[name] = text[start : start + LONGEST_VALUE]
     return made

@@ -8,6 +8,7 @@ wait for each other instead of failing.
 import fcntl
 import logging
 import os
+import shlex
 import sqlite3
 import urllib.parse
 from collections.abc import Iterator
@@ -51,15 +52,24 @@ class Store:
         """Return the shell command that opens MLflow's UI on this store."""
         if self.uri.startswith(("http://", "https://")):
             return f"open {self.uri}"
-        return f"mlflow ui --backend-store-uri '{self.uri.partition('?')[0]}'"
+        return f"mlflow ui --backend-store-uri {shlex.quote(self.uri.partition('?')[0])}"
+
+
+def _unquotes(name: str) -> bool:
+    """Whether the installed SQLAlchemy unquotes ``%25`` in a path; asked only if it matters."""
+    if "%" not in name:
+        return False
+    from sqlalchemy.engine import make_url
+
+    return make_url("sqlite:////%25").database == "/%"
 
 
 def sqlite_uri(path: PurePath) -> str:
     r"""Return the URI of an SQLite file, given by its absolute path of either system.
 
     ``/a b/#1/m.db`` becomes ``sqlite:////a b/#1/m.db``, ``C:\a\m.db`` becomes
-    ``sqlite:///C:/a/m.db``: SQLAlchemy reads neither ``%20`` nor a fragment, and wants forward
-    slashes. A ``?`` cannot be said.
+    ``sqlite:///C:/a/m.db``: slashes are forward ones and a fragment means nothing. ``%`` is quoted
+    where SQLAlchemy unquotes it, from 2.1 on. A ``?`` cannot be said.
 
     Raises:
         ValueError: If the path is relative or holds a question mark.
@@ -68,7 +78,8 @@ def sqlite_uri(path: PurePath) -> str:
         raise ValueError(
             f"tracking.uri: the database path must be absolute and without '?': {path}"
         )
-    return f"sqlite:///{path.as_posix()}"
+    name = path.as_posix()
+    return f"sqlite:///{name.replace('%', '%25') if _unquotes(name) else name}"
 
 
 def folder_uri(path: PurePath) -> str:
@@ -82,6 +93,7 @@ def sqlite_path(uri: str) -> PurePath | None:
     if not separator or scheme.partition("+")[0] != "sqlite":
         return None
     name = rest.partition("?")[0].removeprefix("/")
+    name = urllib.parse.unquote(name) if _unquotes(name) else name
     if len(name) > 1 and name[1] == ":":
         return PureWindowsPath(name)
     return Path(name).absolute()
