@@ -1,0 +1,95 @@
+r"""Reading parallel text, one sentence a line, so that line i of both files stays one pair.
+
+Only ``\n`` ends a line: other separators of Unicode (U+2028, U+0085, a bare carriage return) are part
+of a sentence, and splitting there would shift every later pair.
+"""
+
+import gzip
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+FEWEST_FOR_CORRELATION = 20
+LEAST_CORRELATION = 0.3
+
+
+def read_lines(path: Path) -> list[str]:
+    r"""Read the lines of a UTF-8 file, plain or ``.gz``, in Unicode's composed form (NFC).
+
+    A byte-order mark, a carriage return before ``\n`` and a missing last ``\n`` are no part of a line.
+
+    Raises:
+        ValueError: Naming the file and the line, if a byte is not UTF-8.
+    """
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    lines = data.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    texts = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            text = line.removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path}, line {number}: byte 0x{line[error.start]:02x} is not UTF-8; "
+                "convert the file first"
+            ) from error
+        texts.append(unicodedata.normalize("NFC", text))
+    return texts
+
+
+def read_pairs(source: Path, target: Path) -> tuple[list[str], list[str]]:
+    """Read two files that belong together.
+
+    Raises:
+        ValueError: If their line counts differ, naming both.
+    """
+    first, second = read_lines(source), read_lines(target)
+    if len(first) != len(second):
+        raise ValueError(
+            f"{source} has {len(first)} lines and {target} has {len(second)}: "
+            "line i of both must be a pair"
+        )
+    return first, second
+
+
+def length_correlation(first: Sequence[str], second: Sequence[str]) -> float | None:
+    """Return the correlation of the pairs' lengths in characters, or None if it says nothing.
+
+    Translations are about as long as their originals; lines that do not belong together are not.
+    """
+    lengths = np.array([[len(a), len(b)] for a, b in zip(first, second, strict=True)], dtype=float)
+    if len(lengths) < FEWEST_FOR_CORRELATION or (lengths.std(axis=0) == 0).any():
+        return None
+    return float(np.corrcoef(lengths.T)[0, 1])
+
+
+def shift_warning(first: Sequence[str], second: Sequence[str]) -> str | None:
+    """Return a warning if the pairs do not look like translations of each other.
+
+    One stray line in the middle shifts only what comes after it, so halves and quarters are looked at
+    too.
+    """
+    n = len(first)
+    for parts in (1, 2, 4):
+        for part in range(parts):
+            piece = slice(part * n // parts, (part + 1) * n // parts)
+            found = length_correlation(first[piece], second[piece])
+            if found is not None and found < LEAST_CORRELATION:
+                return (
+                    f"lines {piece.start + 1} to {piece.stop}: lengths of source and target hardly "
+                    f"go together (correlation {found:.2f}); is a line missing or extra before?"
+                )
+    return None
+
+
+def find_file(folder: Path, stem: str) -> Path | None:
+    """Return ``folder/stem`` or ``folder/stem.gz``, whichever is there; hidden files are no data."""
+    for name in (stem, f"{stem}.gz"):
+        path = folder / name
+        if path.is_file() and not name.startswith("."):
+            return path
+    return None

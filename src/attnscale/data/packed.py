@@ -1,0 +1,59 @@
+"""A corpus as two flat arrays instead of lists of lists: all tokens, and where each sentence starts."""
+
+import tempfile
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+MAPPED_FROM_BYTES = 256 * 2**20
+
+
+class Packed:
+    """Sentences of numbers in one array; on disk where they are large."""
+
+    def __init__(self, sentences: Iterable[Sequence[int]]) -> None:
+        """Pack the sentences."""
+        lengths: list[int] = []
+        with tempfile.TemporaryFile() as file:
+            for sentence in sentences:
+                lengths.append(len(sentence))
+                file.write(np.asarray(sentence, dtype=np.int32).tobytes())
+            file.flush()
+            self.offsets: npt.NDArray[np.int64] = np.concatenate(
+                [[0], np.cumsum(lengths, dtype=np.int64)]
+            ).astype(np.int64)
+            size = int(self.offsets[-1])
+            self.tokens: npt.NDArray[np.int32]
+            if size * 4 >= MAPPED_FROM_BYTES:
+                # The mapping keeps the unnamed file alive after it is closed.
+                self.tokens = np.memmap(file, dtype=np.int32, mode="r", shape=(size,))
+            else:
+                file.seek(0)
+                self.tokens = np.frombuffer(file.read(), dtype=np.int32)
+
+    def __len__(self) -> int:
+        """Return the number of sentences."""
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> npt.NDArray[np.int32]:
+        """Return one sentence."""
+        return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Return the sentences' lengths."""
+        return np.diff(self.offsets)
+
+    def padded(
+        self, indices: Sequence[int] | npt.NDArray[np.int64], filler: int
+    ) -> npt.NDArray[np.int64]:
+        """Return sentences as the rows of one array, short ones filled up at the end."""
+        widest = max((len(self[i]) for i in indices), default=0)
+        rows = np.full((len(indices), widest), filler, dtype=np.int64)
+        for row, i in enumerate(indices):
+            sentence = self[i]
+            rows[row, : len(sentence)] = sentence
+        return rows
+
+

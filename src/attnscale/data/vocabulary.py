@@ -1,0 +1,121 @@
+"""Words and numbers. The one module that knows torchtext.
+
+torchtext 0.6.0 is the last release in plain Python; later ones carry a binary that loads with one old
+PyTorch only.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+UNKNOWN, PADDING, BEGIN, END = 0, 1, 2, 3
+SPECIALS = ("<unk>", "<pad>", "<bos>", "<eos>")
+TOKENIZERS = ("moses", "basic_english", "split", "char")
+
+
+def _torchtext() -> Any:
+    """Import torchtext.
+
+    Raises:
+        ValueError: If it is another version than the pure Python one.
+    """
+    try:
+        import torchtext.data.utils
+        import torchtext.vocab
+    except (ImportError, OSError, AttributeError) as error:
+        raise ValueError(
+            f"torchtext cannot be used ({error}); install torchtext==0.6.0, the last pure Python release"
+        ) from error
+    return torchtext
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """From text to tokens and back, for one language.
+
+    Attributes:
+        tokenizer: "moses" (words and punctuation), "basic_english" (torchtext's, lower-cases and drops
+            some signs), "split" (at spaces, for text that is tokenised already) or "char".
+        lowercase: Whether text is lower-cased first.
+        language: Two letters, for Moses' rules.
+    """
+
+    tokenizer: str
+    lowercase: bool
+    language: str
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown tokenizer."""
+        if self.tokenizer not in TOKENIZERS:
+            raise ValueError(f"data.tokenizer={self.tokenizer}: allowed are {', '.join(TOKENIZERS)}")
+
+    def splitter(self) -> Callable[[str], list[str]]:
+        """Return the function from text to tokens."""
+        if self.tokenizer == "char":
+            split: Callable[[str], list[str]] = list
+        elif self.tokenizer == "split":
+            split = str.split
+        elif self.tokenizer == "moses":
+            # torchtext's own "moses" is fixed to English.
+            from sacremoses import MosesTokenizer
+
+            split = MosesTokenizer(lang=self.language).tokenize
+        else:
+            split = _torchtext().data.utils.get_tokenizer("basic_english")
+        if self.lowercase:
+            return lambda text: split(text.lower())
+        return split
+
+    def joiner(self) -> Callable[[Sequence[str]], str]:
+        """Return the function from tokens to text as a person writes it."""
+        if self.tokenizer == "char":
+            return "".join
+        from sacremoses import MosesDetokenizer
+
+        detokenize = MosesDetokenizer(lang=self.language).detokenize
+        return lambda tokens: str(detokenize(list(tokens)))
+
+
+class Vocabulary:
+    """The tokens of a language, the four special ones first."""
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        """Take up tokens in order.
+
+        Raises:
+            ValueError: If they do not start with the special ones.
+        """
+        if tuple(tokens[: len(SPECIALS)]) != SPECIALS:
+            raise ValueError(f"a vocabulary starts with {SPECIALS}, not {tuple(tokens[:4])}")
+        self.tokens = list(tokens)
+        self.index = {token: i for i, token in enumerate(self.tokens)}
+
+    @classmethod
+    def build(cls, sentences: Iterable[Sequence[str]], *, min_frequency: int) -> "Vocabulary":
+        """Collect tokens that occur often enough, the frequent ones first."""
+        if min_frequency < 1:
+            raise ValueError(f"data.min_frequency={min_frequency}: must be at least 1")
+        counts = Counter(token for sentence in sentences for token in sentence)
+        for special in SPECIALS:
+            counts.pop(special, None)
+        made = _torchtext().vocab.Vocab(counts, min_freq=min_frequency, specials=list(SPECIALS))
+        return cls(made.itos)
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+        return len(self.tokens)
+
+    def encode(self, tokens: Iterable[str]) -> list[int]:
+        """Return the numbers of tokens, :data:`UNKNOWN` for those that are not in here."""
+        return [self.index.get(token, UNKNOWN) for token in tokens]
+
+    def decode(self, numbers: Iterable[int]) -> list[str]:
+        """Return the tokens up to the end of the sentence; special ones are left out."""
+        found = []
+        for number in numbers:
+            if number == END:
+                break
+            if number >= len(SPECIALS):
+                found.append(self.tokens[number])
+        return found
