@@ -2,7 +2,7 @@
 
 from attnscale.attention.core import BACKENDS, Attended, attend
 from attnscale.attention.masks import causal_keep, combine, padding_keep
-from attnscale.attention.module import MultiHeadAttention
+from attnscale.attention.module import KeyValueCache, MultiHeadAttention
 from attnscale.attention.scale import SCALE_MODES, ScaleMode, check_options, resolve_scale
 from attnscale.attention.taps import attentions, tapped
 
@@ -10,6 +10,7 @@ __all__ = [
     "BACKENDS",
     "SCALE_MODES",
     "Attended",
+    "KeyValueCache",
     "MultiHeadAttention",
     "ScaleMode",
     "attend",

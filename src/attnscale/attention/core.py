@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
+from attnscale.attention.dropout import dropout as drop
 from attnscale.attention.masks import causal_keep, combine
 from attnscale.attention.scale import ScaleMode, Values, resolve_scale
 
@@ -122,7 +123,7 @@ def _explicit(
 ) -> Tensor:
     weights = normalise(logits_of(q, k, mode, values), keep).to(v.dtype)
     if dropout > 0.0:
-        weights = functional.dropout(weights, dropout)
+        weights = drop(weights, dropout)
     return weights @ v
 
 

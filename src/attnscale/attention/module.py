@@ -8,6 +8,7 @@ off unless asked for.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -16,6 +17,27 @@ from torch import Tensor, nn
 
 from attnscale.attention.core import BACKENDS, Tap, attend, choose_backend
 from attnscale.attention.scale import Values, check_options, resolve_scale
+
+
+@dataclass
+class KeyValueCache:
+    """Keys and values of one attention, kept while a sentence is decoded step by step.
+
+    Attributes:
+        grows: True for self-attention, where each step adds a position; False for cross-attention, where
+            the source is projected once.
+        k: (batch, head, key, d_k), None before the first step.
+        v: (batch, head, key, d_v), None before the first step.
+    """
+
+    grows: bool
+    k: Tensor | None = None
+    v: Tensor | None = None
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these sentences of the batch, in this order."""
+        if self.k is not None and self.v is not None:
+            self.k, self.v = self.k[rows], self.v[rows]
 
 
 class MultiHeadAttention(nn.Module):
@@ -113,6 +135,19 @@ class MultiHeadAttention(nn.Module):
             return x.unsqueeze(1)
         return x.view(*x.shape[:-1], self.n_heads, size).transpose(1, 2)
 
+    def _keys_and_values(
+        self, source: Tensor, cache: "KeyValueCache | None"
+    ) -> tuple[Tensor, Tensor]:
+        if cache is not None and cache.k is not None and cache.v is not None and not cache.grows:
+            return cache.k, cache.v
+        k, v = self._split(self.k(source), self.d_k), self._split(self.v(source), self.d_v)
+        if cache is None:
+            return k, v
+        if cache.k is not None and cache.v is not None:
+            k, v = torch.cat([cache.k, k], dim=2), torch.cat([cache.v, v], dim=2)
+        cache.k, cache.v = k, v
+        return k, v
+
     def forward(
         self,
         query: Float[Tensor, "batch query d_model"],
@@ -120,6 +155,7 @@ class MultiHeadAttention(nn.Module):
         *,
         keep: Bool[Tensor, "..."] | None = None,
         causal: bool = False,
+        cache: "KeyValueCache | None" = None,
     ) -> Float[Tensor, "batch query d_model"]:
         """Attend from ``query`` to ``source``, or to itself.
 
@@ -128,12 +164,13 @@ class MultiHeadAttention(nn.Module):
             source: Where keys and values come from; ``query`` if not given.
             keep: True where a key may be attended; broadcastable to (batch, head, query, key).
             causal: Hide the keys after each query.
+            cache: Keys and values of earlier calls, for decoding step by step; it is updated.
         """
-        source = query if source is None else source
+        k, v = self._keys_and_values(query if source is None else source, cache)
         attended = attend(
             self._split(self.q(query), self.d_k),
-            self._split(self.k(source), self.d_k),
-            self._split(self.v(source), self.d_v),
+            k,
+            v,
             scale=self.mode,
             values=self._values(),
             keep=keep,

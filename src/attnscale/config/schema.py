@@ -40,6 +40,73 @@ class AutoencoderConfig:
 
 
 @dataclass
+class TransformerConfig:
+    """``model=transformer``."""
+
+    _target_: str = MISSING
+    d_model: int = MISSING
+    d_k: int = MISSING
+    d_v: int | None = MISSING
+    n_heads: int = MISSING
+    n_layers: int = MISSING
+    feed_forward: int = MISSING
+    norm: str = MISSING
+    positions: str = MISSING
+    max_length: int = MISSING
+    tied: bool = MISSING
+    scaled_embeddings: bool = MISSING
+    bias: bool = MISSING
+    dropout: float = MISSING
+    attention_dropout: float | None = MISSING
+    init: str = MISSING
+
+
+@dataclass
+class TranslationDataConfig:
+    """What every translation corpus has."""
+
+    _target_: str = MISSING
+    source: str = MISSING
+    target: str = MISSING
+    test: str | None = MISSING
+    tokenizer: str = MISSING
+    lowercase: bool = MISSING
+    min_frequency: int = MISSING
+    max_length: int = MISSING
+    too_long: str = MISSING
+    batch_tokens: int | None = MISSING
+    batch_sentences: int | None = MISSING
+    eval_batch_sentences: int = MISSING
+    seed: int = MISSING
+
+
+@dataclass
+class ToyTranslationConfig(TranslationDataConfig):
+    """``data=toy_translation``."""
+
+    n_train: int = MISSING
+    n_val: int = MISSING
+    n_test: int = MISSING
+    corpus_seed: int = MISSING
+
+
+@dataclass
+class ParallelConfig(TranslationDataConfig):
+    """``data=parallel``."""
+
+    dir: str | None = MISSING
+
+
+@dataclass
+class Multi30kConfig(ParallelConfig):
+    """``data=multi30k``."""
+
+    form: str = MISSING
+    address: str | None = MISSING
+    cache: str = MISSING
+
+
+@dataclass
 class GaussianConfig:
     """``data=gaussian``."""
 
@@ -136,6 +203,14 @@ class TaskConfig:
 
     _target_: str = MISSING
     block: int = MISSING
+    max_epochs: int = MISSING
+
+
+@dataclass
+class TranslationTaskConfig(TaskConfig):
+    """``task=translation``."""
+
+    label_smoothing: float = MISSING
 
 
 @dataclass
@@ -161,6 +236,7 @@ class TrainConfig:
     trainer: Any = MISSING
     seed: int = MISSING
     threads: int | None = MISSING
+    allocator: str = MISSING
     checkpoint: str | None = MISSING
     folder: str = MISSING
     tags: dict[str, Any] = MISSING
@@ -180,6 +256,11 @@ GROUPS: dict[tuple[str, str], type] = {
     ("schema/attention", "default"): AttentionConfig,
     ("schema/model", "autoencoder"): AutoencoderConfig,
     ("schema/data", "gaussian"): GaussianConfig,
+    ("schema/model", "transformer"): TransformerConfig,
+    ("schema/data", "toy_translation"): ToyTranslationConfig,
+    ("schema/data", "parallel"): ParallelConfig,
+    ("schema/data", "multi30k"): Multi30kConfig,
+    ("schema/task", "translation"): TranslationTaskConfig,
     ("schema/optimizer", "adam"): AdamConfig,
     ("schema/optimizer", "sgd"): SGDConfig,
     ("schema/task", "default"): TaskConfig,

@@ -4,7 +4,7 @@ x ~ N(0, 1) in every component, so Var(x) = 1 and a model that always answers 0 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
@@ -90,6 +90,10 @@ class GaussianData(pl.LightningDataModule):
 
     def model_arguments(self) -> dict[str, int]:
         """Return what a model must know of the data: nothing, sizes come from the model."""
+        return {}
+
+    def record(self) -> dict[str, Any]:
+        """Return what a checkpoint must carry to be used: nothing here."""
         return {}
 
     def setup(self, stage: str | None = None) -> None:

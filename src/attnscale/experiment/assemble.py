@@ -122,7 +122,7 @@ def make_task(
         schedule=optimizer["schedule"],
         warmup=optimizer["warmup_steps"],
     )
-    node = {k: v for k, v in config["task"].items() if k != "block"}
+    node = {k: v for k, v in config["task"].items() if k not in ("block", "max_epochs")}
     made = build(
         node,
         model=model,
@@ -259,5 +259,6 @@ def assemble(config: Mapping[str, Any], record: Record | None) -> Parts:
         "config": dict(config),
         "version": __version__,
         "run_id": record.run_id if record else "",
+        "data": data.record(),
     }
     return Parts(data, make_task(config, model, keep), trainer)

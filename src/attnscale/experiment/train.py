@@ -15,6 +15,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attnscale.callbacks.checkpoint import BestCheckpoint
+from attnscale.experiment.allocator import give_back, set_allocator
 from attnscale.experiment.assemble import Parts, assemble
 from attnscale.experiment.result import WORST, Result
 from attnscale.tracking.record import Record
@@ -86,6 +87,15 @@ def train(config: Mapping[str, Any], record: Record | None) -> Result:
     Raises:
         ValueError: If a value is not allowed, naming its key.
     """
+    changed = set_allocator(config["allocator"])
+    try:
+        return _train(config, record)
+    finally:
+        if changed:
+            give_back()
+
+
+def _train(config: Mapping[str, Any], record: Record | None) -> Result:
     parts = assemble(config, record)
     module, trainer = parts.module, parts.trainer
     fitting = trainer.limit_train_batches != 0

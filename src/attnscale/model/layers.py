@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnscale.attention.dropout import Dropout
+
 INITS = ("torch", "xavier", "kaiming", "unit")
 NORMS = ("none", "pre", "post")
 
@@ -73,7 +75,7 @@ class FeedForward(nn.Module):
             raise ValueError(f"model.feed_forward={d_hidden}: must be at least 1, or null for none")
         self.inner = nn.Linear(d_model, d_hidden)
         self.outer = nn.Linear(d_hidden, d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, x: Float[Tensor, "batch position d_model"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from attnscale.sweep.overrides import parse
 
-FREE = ("trainer", "tracking", "callbacks", "tags", "threads", "folder", "checkpoint", "hydra")
+FREE = ("trainer", "tracking", "callbacks", "tags", "threads", "allocator", "folder", "checkpoint", "hydra")
 """Sections that a resumed run may set anew; the others belong to what was trained."""
 
 
@@ -57,7 +57,7 @@ def resumed_config(composed: Mapping[str, Any], overrides: Iterable[str]) -> dic
     stored = stored_config(composed["checkpoint"])
     made = copy.deepcopy(stored)
     # What belongs to the new run and not to the one that wrote the checkpoint.
-    made |= {key: composed[key] for key in ("folder", "checkpoint", "tags", "tracking", "threads")}
+    made |= {key: composed[key] for key in ("folder", "checkpoint", "tags", "tracking", "threads", "allocator")}
     made["trainer"]["default_root_dir"] = composed["folder"]
     for override in parse(overrides):
         key = override.key_or_group

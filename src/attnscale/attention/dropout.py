@@ -1,0 +1,72 @@
+"""Dropout whose mask costs little.
+
+    y = x · m / (1 − p),   m ~ Bernoulli(1 − p)
+
+On a CPU PyTorch draws each element of the mask by itself, which takes a fifth of a small Transformer's
+step. Here 64 random bits serve four elements: an element is dropped if its 16 bits are below p · 2¹⁶, so
+p is met to within 2⁻¹⁷. Elsewhere, and where p is 0, it is PyTorch's own dropout.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+LANES, RANGE = 4, 2**16
+
+
+def _dropped(x: Tensor, p: float) -> Tensor:
+    """Return a mask of x's shape, True with probability p."""
+    n = x.numel()
+    bits = torch.empty((n + LANES - 1) // LANES, dtype=torch.int64)
+    bits.random_(torch.iinfo(torch.int64).min, None)  # all 64 bits
+    lanes = bits.view(torch.int16)[:n].view(x.shape)
+    return lanes < round(p * RANGE) - RANGE // 2
+
+
+class _Dropout(torch.autograd.Function):
+    """Keeps the mask as one byte per element."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:  # type: ignore[override]
+        """Drop and rescale."""
+        dropped = _dropped(x, p)
+        ctx.save_for_backward(dropped)
+        ctx.scale = 1.0 / (1.0 - p)
+        return (x * ctx.scale).masked_fill_(dropped, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """Send back what was kept, with the same factor."""
+        (dropped,) = ctx.saved_tensors
+        return (gradients[0] * ctx.scale).masked_fill_(dropped, 0.0), None
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """Drop elements with probability p, 0 ≤ p < 1, and scale the others by 1/(1 − p)."""
+    if p == 0.0:
+        return x
+    if x.device.type != "cpu":
+        return functional.dropout(x, p)
+    made: Tensor = _Dropout.apply(x, p)  # type: ignore[no-untyped-call]
+    return made
+
+
+class Dropout(nn.Module):
+    """:func:`dropout` while training, nothing in evaluation."""
+
+    def __init__(self, p: float) -> None:
+        """Take the probability.
+
+        Raises:
+            ValueError: If it is outside [0, 1).
+        """
+        super().__init__()
+        if not 0.0 <= p < 1.0:
+            raise ValueError(f"model.dropout={p}: must be at least 0 and below 1")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop while training."""
+        return dropout(x, self.p) if self.training else x

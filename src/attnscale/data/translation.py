@@ -1,0 +1,282 @@
+"""What every translation corpus shares: from pairs of texts to batches of numbers."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from attnscale.data.batching import BlockLoader, Processes
+from attnscale.data.buckets import by_sentences, by_tokens
+from attnscale.data.corpus import shift_warning
+from attnscale.data.packed import Packed
+from attnscale.data.vocabulary import BEGIN, END, PADDING, Preprocessing, Vocabulary
+
+log = logging.getLogger(__name__)
+
+TOO_LONG = ("skip", "cut")
+LANGUAGES = ("en", "de", "fr")
+
+
+class TranslationBatch(NamedTuple):
+    """Sentence pairs as numbers, padded at the end.
+
+    Attributes:
+        source: (batch, source position), each sentence ends with END.
+        target: (batch, target position), each sentence starts with BEGIN and ends with END.
+        indices: Which examples of the split these are, (batch,).
+        share: Weight of this process's mean loss per token, so that the mean over processes is the mean
+            over the tokens of the whole batch: its target tokens × processes ÷ those of all.
+    """
+
+    source: Tensor
+    target: Tensor
+    indices: Tensor
+    share: float
+
+
+class Split(NamedTuple):
+    """One split: the texts as they are, and packed."""
+
+    source_text: list[str]
+    target_text: list[str]
+    source: Packed
+    target: Packed
+
+
+class TranslationData(pl.LightningDataModule):
+    """A parallel corpus in one direction. A subclass says where the pairs come from."""
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        target: str,
+        test: str | None,
+        tokenizer: str,
+        lowercase: bool,
+        min_frequency: int,
+        max_length: int,
+        too_long: str,
+        batch_tokens: int | None,
+        batch_sentences: int | None,
+        eval_batch_sentences: int,
+        seed: int,
+    ) -> None:
+        """Check the settings; nothing is read before :meth:`setup`.
+
+        Args:
+            source: Language to translate from, two letters.
+            target: Language to translate to.
+            test: Name of the test split; None takes the corpus's first.
+            tokenizer: See :class:`attnscale.data.vocabulary.Preprocessing`.
+            lowercase: Whether all text is lower-cased.
+            min_frequency: How often a token must occur in training to be in the vocabulary.
+            max_length: Longest sentence in tokens; longer ones are dealt with as ``too_long`` says.
+            too_long: "skip" leaves such a pair out of training, "cut" shortens it. Validation and test
+                pairs are always cut, never left out.
+            batch_tokens: Tokens of a training batch, padding counted, all processes together.
+            batch_sentences: Sentences of a training batch instead.
+            eval_batch_sentences: Sentences of a validation or test batch, all processes together.
+            seed: Seed of the order.
+
+        Raises:
+            ValueError: If a value is not allowed.
+        """
+        super().__init__()
+        if source == target:
+            raise ValueError(f"data.source={source}: is also data.target")
+        if too_long not in TOO_LONG:
+            raise ValueError(f"data.too_long={too_long}: allowed are {', '.join(TOO_LONG)}")
+        if (batch_tokens is None) == (batch_sentences is None):
+            raise ValueError(
+                f"data.batch_tokens={batch_tokens}, data.batch_sentences={batch_sentences}: "
+                "set one and leave the other null"
+            )
+        sizes = {
+            "max_length": max_length,
+            "batch_tokens": batch_tokens,
+            "batch_sentences": batch_sentences,
+            "eval_batch_sentences": eval_batch_sentences,
+        }
+        for name, size in sizes.items():
+            if size is not None and size < 1:
+                raise ValueError(f"data.{name}={size}: must be at least 1")
+        self.source, self.target, self.test = source, target, test
+        self.preprocessing = {
+            side: Preprocessing(tokenizer, lowercase, language)
+            for side, language in (("source", source), ("target", target))
+        }
+        self.min_frequency, self.max_length, self.too_long = min_frequency, max_length, too_long
+        self.batch_tokens, self.batch_sentences = batch_tokens, batch_sentences
+        self.eval_batch_sentences, self.seed = eval_batch_sentences, seed
+        self.block = 1
+        self.limit_train: float | None = None
+        self.overfit: float = 0.0
+        self.vocabularies: dict[str, Vocabulary] = {}
+        self.splits: dict[str, Split] = {}
+
+    def pairs(self, split: str) -> tuple[list[str], list[str]]:
+        """Return the source and target texts of a split.
+
+        Raises:
+            ValueError: If the split is not there, saying what is missing.
+        """
+        raise NotImplementedError
+
+    def test_split(self) -> str:
+        """Return the name of the test split."""
+        return self.test or "test"
+
+    # --- preparing ---
+
+    def take_vocabularies(self, source: Sequence[str], target: Sequence[str]) -> None:
+        """Use vocabularies of a checkpoint instead of building them from the training set."""
+        self.vocabularies = {"source": Vocabulary(source), "target": Vocabulary(target)}
+
+    def _tokens(self, split: str) -> tuple[list[str], list[str], list[list[str]], list[list[str]]]:
+        first, second = self.pairs(split)
+        warning = shift_warning(first, second) if split == "train" else None
+        if warning is not None:
+            log.warning("data: %s: %s", split, warning)
+        cut = [self.preprocessing[side].splitter() for side in ("source", "target")]
+        kept: tuple[list[str], list[str], list[list[str]], list[list[str]]] = ([], [], [], [])
+        empty = long = 0
+        for a, b in zip(first, second, strict=True):
+            x, y = cut[0](a), cut[1](b)
+            if split == "train" and not (x and y):
+                empty += 1
+                continue
+            if max(len(x), len(y)) > self.max_length:
+                long += 1
+                if split == "train" and self.too_long == "skip":
+                    continue
+                x, y = x[: self.max_length], y[: self.max_length]
+            for part, value in zip(kept, (a, b, x, y), strict=True):
+                part.append(value)  # type: ignore[arg-type]
+        if empty:
+            log.info("data: %s: %d pairs with an empty side left out", split, empty)
+        if long:
+            done = "left out" if split == "train" and self.too_long == "skip" else "cut"
+            log.info(
+                "data: %s: %d pairs of more than data.max_length=%d tokens %s",
+                *(split, long, self.max_length, done),
+            )
+        if not kept[0]:
+            raise ValueError(f"data: the split {split} has no usable pair")
+        return kept
+
+    def _load(self, split: str) -> Split:
+        first, second, x, y = self._tokens(split)
+        if not self.vocabularies:
+            if split != "train":
+                self.load("train")
+            else:
+                self.vocabularies = {
+                    side: Vocabulary.build(tokens, min_frequency=self.min_frequency)
+                    for side, tokens in (("source", x), ("target", y))
+                }
+        encode = self.vocabularies["source"].encode, self.vocabularies["target"].encode
+        source = Packed([*encode[0](tokens), END] for tokens in x)
+        target = Packed([BEGIN, *encode[1](tokens), END] for tokens in y)
+        return Split(first, second, source, target)
+
+    def load(self, split: str) -> Split:
+        """Read, tokenise and pack a split, once."""
+        if split not in self.splits:
+            self.splits[split] = self._load(split)
+        return self.splits[split]
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read what a stage needs."""
+        wanted = {
+            "fit": ("train", "val"),
+            "validate": ("val",),
+            "test": (self.test_split(),),
+            None: ("train", "val"),
+        }
+        for split in wanted.get(stage, ()):
+            self.load(split)
+
+    def model_arguments(self) -> dict[str, int]:
+        """Return the sizes of the vocabularies, for the model."""
+        if not self.vocabularies:
+            self.load("train")
+        sizes = {side: len(vocabulary) for side, vocabulary in self.vocabularies.items()}
+        return {"source_size": sizes["source"], "target_size": sizes["target"]}
+
+    def record(self) -> dict[str, Any]:
+        """Return what a checkpoint must carry to be used: plain lists of tokens."""
+        return {side: vocabulary.tokens for side, vocabulary in self.vocabularies.items()}
+
+    # --- batches ---
+
+    def _processes(self) -> Processes:
+        trainer = self.trainer
+        return Processes() if trainer is None else Processes(trainer.global_rank, trainer.world_size)
+
+    def batch(self, split: Split, indices: Tensor, processes: Processes) -> TranslationBatch:
+        """Make this process's part of a batch.
+
+        A process that has no sentence takes the first one with weight 0: under DDP it must take part in
+        the step all the same.
+        """
+        whole = indices.numpy()
+        part = processes.share(indices).numpy()
+        share = 1.0
+        if processes.world > 1:
+            lengths = split.target.lengths
+            tokens = [int((lengths[i] - 1).sum()) for i in (part, whole)]
+            share = tokens[0] * processes.world / tokens[1]
+            part = part if len(part) else whole[:1]
+        return TranslationBatch(
+            torch.from_numpy(split.source.padded(part, PADDING)),
+            torch.from_numpy(split.target.padded(part, PADDING)),
+            torch.from_numpy(part),
+            share,
+        )
+
+    def _plan(self, lengths: npt.NDArray[np.int64], epoch: int) -> list[Tensor]:
+        epoch = 0 if self.overfit else epoch
+        if self.batch_sentences is not None:
+            return by_sentences(lengths, self.batch_sentences, seed=self.seed, epoch=epoch)
+        assert self.batch_tokens is not None
+        return by_tokens(lengths, self.batch_tokens, seed=self.seed, epoch=epoch)
+
+    def train_dataloader(self) -> BlockLoader[TranslationBatch]:
+        """Return the training batches."""
+        split, processes = self.load("train"), self._processes()
+        lengths = np.maximum(split.source.lengths, split.target.lengths)
+        return BlockLoader(
+            plan=lambda epoch: self._plan(lengths, epoch),
+            fetch=lambda indices: self.batch(split, indices, processes),
+            epoch=lambda: 0 if self.trainer is None else self.trainer.current_epoch,
+            block=self.block,
+            limit=self.overfit or self.limit_train,
+        )
+
+    def evaluation(self, name: str) -> BlockLoader[TranslationBatch]:
+        """Return the batches of a split, similar lengths together, each example once."""
+        split, processes = self.load(name), self._processes()
+        order = torch.from_numpy(np.argsort(-split.source.lengths, kind="stable"))
+        # A process that would get nothing of the last batch has no part in it.
+        batches = [b for b in torch.split(order, self.eval_batch_sentences) if len(b) > processes.rank]
+        return BlockLoader(
+            plan=lambda _: batches,
+            fetch=lambda indices: self.batch(split, indices, processes),
+            epoch=lambda: 0,
+            block=1,
+            limit=None,
+        )
+
+    def val_dataloader(self) -> BlockLoader[TranslationBatch]:
+        """Return the validation batches."""
+        return self.train_dataloader() if self.overfit else self.evaluation("val")
+
+    def test_dataloader(self) -> BlockLoader[TranslationBatch]:
+        """Return the test batches."""
+        return self.evaluation(self.test_split())

@@ -1,0 +1,64 @@
+"""Greedy decoding: the most probable next token, again and again, with cached keys and values."""
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from attnscale.model.transformer import Transformer
+
+
+@torch.no_grad()
+def greedy(
+    model: Transformer,
+    source: Int[Tensor, "batch source"],
+    *,
+    padding: int,
+    begin: int,
+    end: int,
+    extra: int = 50,
+    factor: float = 2.0,
+    cached: bool = True,
+) -> list[list[int]]:
+    """Translate a batch.
+
+    A sentence that has ended leaves the batch, so the cost is that of the tokens that are made.
+
+    Args:
+        model: In evaluation mode.
+        source: Source tokens, padded at the end.
+        padding: Number of the padding token.
+        begin: Number of the token that starts a sentence.
+        end: Number of the token that ends one.
+        extra: A translation is cut at ``factor`` × source length + ``extra`` tokens, and at the model's
+            number of positions.
+        factor: See ``extra``.
+        cached: False recomputes everything at each step, for comparison.
+
+    Returns:
+        For each sentence its tokens, without ``begin``, with ``end`` unless it was cut.
+    """
+    keep = (source != padding)[:, None, None, :]
+    memory = model.encode(source, keep)
+    lengths = keep.sum(dim=-1).flatten()
+    most = (lengths * factor + extra).long().clamp(max=model.target_embedding.max_length - 1)
+    caches = model.new_caches() if cached else None
+    made: list[list[int]] = [[] for _ in range(len(source))]
+    rows = torch.arange(len(source), device=source.device)
+    tokens = torch.full((len(source), 1), begin, dtype=torch.long, device=source.device)
+    step = 0
+    while len(rows):
+        given = tokens[:, -1:] if cached else tokens
+        hidden = model.decode(given, memory, keep, caches=caches, first=step if cached else 0)
+        chosen = model.output(hidden[:, -1]).argmax(dim=-1)
+        for row, token in zip(rows.tolist(), chosen.tolist(), strict=True):
+            made[row].append(token)
+        step += 1
+        going = (chosen != end) & (step < most[rows])
+        tokens = torch.cat([tokens, chosen[:, None]], dim=1)
+        if not bool(going.all()):
+            stay = going.nonzero().flatten()
+            rows, tokens, memory, keep = rows[stay], tokens[stay], memory[stay], keep[stay]
+            for mine, theirs in caches or ():
+                mine.select(stay)
+                theirs.select(stay)
+    return made

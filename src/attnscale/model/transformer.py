@@ -1,0 +1,329 @@
+"""The encoder–decoder Transformer, Vaswani et al. 2017, section 3.
+
+Differences from the paper are options: LayerNorm before each sublayer (``pre``, then one more at the end
+of each stack) instead of after it, learned positions, the scale of attention, d_k and d_v free of
+d_model / n_heads, no tied embeddings unless asked for.
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attnscale.attention import KeyValueCache, MultiHeadAttention
+from attnscale.attention.dropout import Dropout
+from attnscale.model.layers import (
+    AttentionSettings,
+    FeedForward,
+    check_choice,
+    initialise,
+)
+
+POSITIONS = ("sinusoidal", "learned")
+STACK_NORMS = ("pre", "post")
+
+
+class Embedding(nn.Module):
+    """Token and position embeddings, added; Vaswani et al. 2017, sections 3.4 and 3.5."""
+
+    def __init__(
+        self, *, size: int, d_model: int, positions: str, max_length: int, scaled: bool, dropout: float
+    ) -> None:
+        """Create the tables.
+
+        Args:
+            size: Number of tokens.
+            d_model: Size of a vector.
+            positions: "sinusoidal" or "learned".
+            max_length: Number of positions.
+            scaled: Whether token embeddings are multiplied by √d_model.
+            dropout: Dropout of the sum.
+        """
+        super().__init__()
+        check_choice("model.positions", positions, POSITIONS)
+        self.token = nn.Embedding(size, d_model)
+        self.factor = math.sqrt(d_model) if scaled else 1.0
+        self.dropout = Dropout(dropout)
+        self.max_length = max_length
+        if positions == "learned":
+            self.position = nn.Parameter(torch.empty(max_length, d_model).normal_(std=d_model**-0.5))
+        else:
+            self.register_buffer("position", sinusoids(max_length, d_model), persistent=False)
+
+    def forward(
+        self, tokens: Int[Tensor, "batch position"], first: int = 0
+    ) -> Float[Tensor, "batch position d_model"]:
+        """Embed tokens that stand at positions ``first``, ``first`` + 1 and so on.
+
+        Raises:
+            ValueError: If a sentence is longer than the table of positions.
+        """
+        end = first + tokens.shape[1]
+        if end > self.max_length:
+            raise ValueError(
+                f"model.max_length={self.max_length}: a sentence of {end} tokens is too long; raise it, "
+                "or lower data.max_length"
+            )
+        summed: Tensor = self.token(tokens) * self.factor + self.position[first:end]
+        dropped: Tensor = self.dropout(summed)
+        return dropped
+
+
+def sinusoids(length: int, d_model: int) -> Float[Tensor, "length d_model"]:
+    """Return the table sin(t / 10000^(2i/d)), cos(…) alternating; Vaswani et al. 2017, section 3.5."""
+    position = torch.arange(length, dtype=torch.float64)[:, None]
+    rate = torch.exp(-math.log(10000.0) * torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    table = torch.zeros(length, d_model, dtype=torch.float64)
+    table[:, 0::2] = (position * rate).sin()
+    table[:, 1::2] = (position * rate).cos()[:, : d_model // 2]
+    return table.float()
+
+
+class Sublayer(nn.Module):
+    """Residual connection, dropout and LayerNorm around a sublayer."""
+
+    def __init__(self, *, d_model: int, norm: str, dropout: float) -> None:
+        """Create the LayerNorm."""
+        super().__init__()
+        self.norm = nn.LayerNorm(d_model)
+        self.dropout = Dropout(dropout)
+        self.first = norm == "pre"
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Return what the sublayer reads."""
+        made: Tensor = self.norm(x) if self.first else x
+        return made
+
+    def leave(self, x: Tensor, update: Tensor) -> Tensor:
+        """Add what the sublayer made."""
+        x = x + self.dropout(update)
+        made: Tensor = x if self.first else self.norm(x)
+        return made
+
+
+class TransformerLayer(nn.Module):
+    """A layer of the encoder, or with ``cross`` one of the decoder."""
+
+    def __init__(
+        self,
+        *,
+        attention: AttentionSettings,
+        d_model: int,
+        d_k: int,
+        d_v: int,
+        n_heads: int,
+        feed_forward: int,
+        norm: str,
+        bias: bool,
+        dropout: float,
+        attention_dropout: float,
+        decoder: bool,
+    ) -> None:
+        """Create the sublayers."""
+        super().__init__()
+        self.decoder = decoder
+
+        def make() -> MultiHeadAttention:
+            return MultiHeadAttention(
+                d_model=d_model,
+                n_heads=n_heads,
+                d_k=d_k,
+                d_v=d_v,
+                scale=attention.scale,
+                options=attention.options,
+                bias=bias,
+                dropout=attention_dropout,
+                backend=attention.backend,
+            )
+
+        def around() -> Sublayer:
+            return Sublayer(d_model=d_model, norm=norm, dropout=dropout)
+
+        # Named "self" and "cross", so that a metric reads attention/encoder.0.self/...
+        self.add_module("self", make())
+        self.self_around = around()
+        if decoder:
+            self.cross = make()
+            self.cross_around = around()
+        self.feed_forward = FeedForward(d_model=d_model, d_hidden=feed_forward, dropout=dropout)
+        self.feed_forward_around = around()
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch position d_model"],
+        *,
+        keep: Bool[Tensor, "..."] | None = None,
+        memory: Float[Tensor, "batch source d_model"] | None = None,
+        memory_keep: Bool[Tensor, "batch 1 1 source"] | None = None,
+        caches: tuple[KeyValueCache, KeyValueCache] | None = None,
+    ) -> Float[Tensor, "batch position d_model"]:
+        """Apply the sublayers; ``caches`` are those of self- and cross-attention."""
+        mine, theirs = caches or (None, None)
+        attention = self.get_submodule("self")
+        inner = self.self_around.enter(x)
+        update = attention(inner, keep=keep, causal=self.decoder, cache=mine)
+        x = self.self_around.leave(x, update)
+        if self.decoder:
+            inner = self.cross_around.enter(x)
+            update = self.cross(inner, memory, keep=memory_keep, cache=theirs)
+            x = self.cross_around.leave(x, update)
+        inner = self.feed_forward_around.enter(x)
+        return self.feed_forward_around.leave(x, self.feed_forward(inner))
+
+
+class Transformer(nn.Module):
+    """An encoder–decoder Transformer for translation."""
+
+    def __init__(
+        self,
+        *,
+        attention: AttentionSettings,
+        source_size: int,
+        target_size: int,
+        d_model: int,
+        d_k: int,
+        d_v: int | None,
+        n_heads: int,
+        n_layers: int,
+        feed_forward: int,
+        norm: str,
+        positions: str,
+        max_length: int,
+        tied: bool,
+        scaled_embeddings: bool,
+        bias: bool,
+        dropout: float,
+        attention_dropout: float | None,
+        init: str,
+    ) -> None:
+        """Build and initialise the model.
+
+        Args:
+            attention: Scale mode, its options, and the backend.
+            source_size: Tokens of the source vocabulary.
+            target_size: Tokens of the target vocabulary.
+            d_model: Size of a position's vector.
+            d_k: Size of a query or key, per head.
+            d_v: Size of a value, per head; None means d_k.
+            n_heads: Number of heads.
+            n_layers: Layers of the encoder, and of the decoder.
+            feed_forward: Hidden size of the feed-forward networks.
+            norm: "pre" or "post".
+            positions: "sinusoidal" or "learned".
+            max_length: Number of positions; longer sentences are an error.
+            tied: Whether the output layer is the target embedding.
+            scaled_embeddings: Whether embeddings are multiplied by √d_model.
+            bias: Whether the attentions' projections have biases.
+            dropout: Dropout of embeddings, sublayers and feed-forward networks.
+            attention_dropout: Dropout of attention weights; None means ``dropout``.
+            init: "torch", "xavier", "kaiming" or "unit"; "xavier" is used for embeddings too.
+
+        Raises:
+            ValueError: If a size or a choice is not allowed.
+        """
+        super().__init__()
+        check_choice("model.norm", norm, STACK_NORMS)
+        if n_layers < 1:
+            raise ValueError(f"model.n_layers={n_layers}: must be at least 1")
+        if d_model < 1:
+            raise ValueError(f"model.d_model={d_model}: must be at least 1")
+
+        def embedding(size: int) -> Embedding:
+            return Embedding(
+                size=size,
+                d_model=d_model,
+                positions=positions,
+                max_length=max_length,
+                scaled=scaled_embeddings,
+                dropout=dropout,
+            )
+
+        def stack(*, decoder: bool) -> nn.ModuleList:
+            return nn.ModuleList(
+                TransformerLayer(
+                    attention=attention,
+                    d_model=d_model,
+                    d_k=d_k,
+                    d_v=d_k if d_v is None else d_v,
+                    n_heads=n_heads,
+                    feed_forward=feed_forward,
+                    norm=norm,
+                    bias=bias,
+                    dropout=dropout,
+                    attention_dropout=dropout if attention_dropout is None else attention_dropout,
+                    decoder=decoder,
+                )
+                for _ in range(n_layers)
+            )
+
+        self.source_embedding, self.target_embedding = embedding(source_size), embedding(target_size)
+        self.encoder, self.decoder = stack(decoder=False), stack(decoder=True)
+        pre = norm == "pre"
+        self.encoder_norm = nn.LayerNorm(d_model) if pre else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(d_model) if pre else nn.Identity()
+        self.output = nn.Linear(d_model, target_size)
+        initialise(self, init)
+        for made in (self.source_embedding, self.target_embedding):
+            if init == "xavier":
+                nn.init.xavier_uniform_(made.token.weight)
+                if positions == "learned":
+                    nn.init.xavier_uniform_(made.position)
+            else:
+                nn.init.normal_(made.token.weight, std=d_model**-0.5)
+        if tied:
+            self.output.weight = self.target_embedding.token.weight
+
+    def encode(
+        self, source: Int[Tensor, "batch source"], keep: Bool[Tensor, "batch 1 1 source"]
+    ) -> Float[Tensor, "batch source d_model"]:
+        """Encode source tokens; ``keep`` is False on padding."""
+        x = self.source_embedding(source)
+        for layer in self.encoder:
+            x = layer(x, keep=keep)
+        made: Tensor = self.encoder_norm(x)
+        return made
+
+    def decode(
+        self,
+        target: Int[Tensor, "batch target"],
+        memory: Float[Tensor, "batch source d_model"],
+        memory_keep: Bool[Tensor, "batch 1 1 source"],
+        *,
+        keep: Bool[Tensor, "batch 1 1 target"] | None = None,
+        caches: list[tuple[KeyValueCache, KeyValueCache]] | None = None,
+        first: int = 0,
+    ) -> Float[Tensor, "batch target d_model"]:
+        """Return what the output layer reads at each target position.
+
+        Args:
+            target: Target tokens so far; with ``caches``, the new ones only.
+            memory: What :meth:`encode` made.
+            memory_keep: False on the source's padding.
+            keep: False on the target's padding. Padding at the end needs none: the causal mask hides it
+                from all real positions.
+            caches: From :meth:`new_caches`, for decoding step by step.
+            first: Position of the first of ``target``.
+        """
+        x = self.target_embedding(target, first)
+        for number, layer in enumerate(self.decoder):
+            x = layer(
+                x,
+                keep=keep,
+                memory=memory,
+                memory_keep=memory_keep,
+                caches=None if caches is None else caches[number],
+            )
+        made: Tensor = self.decoder_norm(x)
+        return made
+
+    def new_caches(self) -> list[tuple[KeyValueCache, KeyValueCache]]:
+        """Return empty caches for decoding step by step."""
+        return [(KeyValueCache(grows=True), KeyValueCache(grows=False)) for _ in self.decoder]
+
+    def forward(
+        self, source: Int[Tensor, "batch source"], target: Int[Tensor, "batch target"], padding: int
+    ) -> Float[Tensor, "batch target d_model"]:
+        """Return what the output layer reads at each target position; ``padding`` is that token."""
+        keep = (source != padding)[:, None, None, :]
+        return self.decode(target, self.encode(source, keep), keep)

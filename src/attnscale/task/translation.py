@@ -1,0 +1,132 @@
+"""Translation: cross-entropy of the next target token, teacher forcing."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from attnscale.data.translation import TranslationBatch, TranslationData
+from attnscale.data.vocabulary import BEGIN, END, PADDING
+from attnscale.decoding.greedy import greedy
+from attnscale.metric.translation import Scores, TokenFigures, score
+from attnscale.model.cross_entropy import linear_cross_entropy
+from attnscale.model.transformer import Transformer
+from attnscale.task.stepping import SteppedModule
+
+SAMPLES = 20
+
+
+class Translation(SteppedModule):
+    """Trains a Transformer, and translates the test set."""
+
+    def __init__(self, *, label_smoothing: float, **parts: Any) -> None:
+        """Take the parts of a :class:`SteppedModule`.
+
+        Args:
+            label_smoothing: ε of the training loss, 0 to 1; never used in validation.
+            parts: See :class:`SteppedModule`; the model is a :class:`Transformer`.
+
+        Raises:
+            ValueError: If the label smoothing is outside [0, 1).
+        """
+        super().__init__(**parts)
+        if not 0.0 <= label_smoothing < 1.0:
+            raise ValueError(f"task.label_smoothing={label_smoothing}: must be at least 0 and below 1")
+        self.label_smoothing = label_smoothing
+        self.metrics = {"val": TokenFigures(), "test": TokenFigures()}
+        self.made: dict[int, list[int]] = {}
+        self.scores: Scores | None = None
+
+    def _transformer(self) -> Transformer:
+        assert isinstance(self.model, Transformer)
+        return self.model
+
+    def _hidden(self, batch: TranslationBatch) -> tuple[Tensor, Tensor]:
+        """Return what the output layer reads and the right token, for each real target position."""
+        model = self._transformer()
+        hidden = model(batch.source, batch.target[:, :-1], PADDING)
+        right = batch.target[:, 1:]
+        # What follows END is padding, so positions that predict it are dropped with it.
+        real = (right != PADDING).flatten().nonzero().flatten()
+        return hidden.flatten(0, 1).index_select(0, real), right.flatten().index_select(0, real)
+
+    def loss(self, batch: TranslationBatch) -> Tensor:
+        """Return the batch's mean cross-entropy per target token, weighted by this process's share."""
+        hidden, right = self._hidden(batch)
+        output = self._transformer().output
+        total = linear_cross_entropy(
+            hidden, output.weight, output.bias, right, smoothing=self.label_smoothing
+        )
+        return total * (batch.share / len(right))
+
+    def _evaluate(self, split: str, block: list[TranslationBatch]) -> None:
+        metric = self.metrics[split].to(self.device)
+        output = self._transformer().output
+        for batch in block:
+            hidden, right = self._hidden(batch)
+            logits = output(hidden).float()
+            nll = torch.nn.functional.cross_entropy(logits, right, reduction="none").double().sum()
+            metric.update(nll, (logits.argmax(dim=-1) == right).sum(), len(right))
+
+    def validation_step(self, block: list[TranslationBatch], index: int) -> None:
+        """Add a block to the validation figures."""
+        self._evaluate("val", block)
+
+    def on_validation_epoch_end(self) -> None:
+        """Report the validation figures."""
+        self._finish("val")
+
+    def test_step(self, block: list[TranslationBatch], index: int) -> None:
+        """Add a block to the test figures, and translate it."""
+        self._evaluate("test", block)
+        for batch in block:
+            made = greedy(
+                self._transformer(), batch.source, padding=PADDING, begin=BEGIN, end=END
+            )
+            self.made.update(zip(batch.indices.tolist(), made, strict=True))
+
+    def on_test_epoch_end(self) -> None:
+        """Score the translations of all processes, and keep them in the run's folder."""
+        world = self.trainer.world_size
+        if world > 1:
+            parts: list[Any] = [None] * world
+            torch.distributed.all_gather_object(parts, self.made)
+            self.made = {index: tokens for part in parts for index, tokens in part.items()}
+        self.scores = self._score()
+        self.made = {}
+        self._finish("test", self.scores.figures)
+
+    def _score(self) -> Scores:
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(data, TranslationData)
+        name = data.test_split()
+        split, side = data.load(name), data.preprocessing["target"]
+        cut, join = side.splitter(), side.joiner()
+        vocabulary = data.vocabularies["target"]
+        tokens = [vocabulary.decode(self.made.get(i, [])) for i in range(len(split.target))]
+        texts = [join(sentence) for sentence in tokens]
+        scores = score(
+            texts,
+            split.target_text,
+            [" ".join(sentence) for sentence in tokens],
+            [" ".join(cut(text)) for text in split.target_text],
+            lowercase=side.lowercase,
+        )
+        if self.trainer.is_global_zero:
+            folder = Path(self.trainer.default_root_dir)
+            (folder / f"{name}.{data.target}").write_text("".join(f"{text}\n" for text in texts))
+            lines = [
+                f"source       {a}\nreference    {b}\ntranslation  {c}\n"
+                for a, b, c in zip(split.source_text, split.target_text, texts, strict=True)
+            ]
+            signatures = "".join(f"{k}: {v}\n" for k, v in scores.signatures.items())
+            (folder / "samples.txt").write_text("\n".join([*lines[:SAMPLES], signatures]))
+        return scores
+
+    def _finish(self, split: str, more: dict[str, float] | None = None) -> None:
+        figures = self.metrics[split].compute()
+        extra = {name: torch.tensor(value, dtype=torch.float64) for name, value in (more or {}).items()}
+        self.report(split, {**figures, **extra})
+        self.metrics[split].reset()
