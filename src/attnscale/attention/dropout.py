@@ -2,9 +2,10 @@
 
     y = x · m / (1 − p),   m ~ Bernoulli(1 − p)
 
-On a CPU PyTorch draws each element of the mask by itself, which takes a fifth of a small Transformer's
-step. Here 64 random bits serve four elements: an element is dropped if its 16 bits are below p · 2¹⁶, so
-p is met to within 2⁻¹⁷. Elsewhere, and where p is 0, it is PyTorch's own dropout.
+On a CPU PyTorch draws each element of the mask by itself, which takes a fifth of a small
+Transformer's step. Here 64 random bits serve four elements: an element is dropped if its 16 bits
+are below p · 2¹⁶, so p is met to within 2⁻¹⁷. Elsewhere, and where p is 0, it is PyTorch's own
+dropout.
 """
 
 from typing import Any
@@ -29,12 +30,13 @@ class _Dropout(torch.autograd.Function):
     """Keeps the mask as one byte per element."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
         """Drop and rescale."""
         dropped = _dropped(x, p)
         ctx.save_for_backward(dropped)
         ctx.scale = 1.0 / (1.0 - p)
-        return (x * ctx.scale).masked_fill_(dropped, 0.0)
+        kept: Tensor = (x * ctx.scale).masked_fill_(dropped, 0.0)
+        return kept
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

@@ -24,8 +24,8 @@ class KeyValueCache:
     """Keys and values of one attention, kept while a sentence is decoded step by step.
 
     Attributes:
-        grows: True for self-attention, where each step adds a position; False for cross-attention, where
-            the source is projected once.
+        grows: True for self-attention, where each step adds a position; False for cross-attention,
+            where the source is projected once.
         k: (batch, head, key, d_k), None before the first step.
         v: (batch, head, key, d_v), None before the first step.
     """

@@ -17,7 +17,7 @@ def _generator(seed: int, epoch: int) -> np.random.Generator:
 
 
 def by_sentences(lengths: Array, size: int, *, seed: int, epoch: int) -> list[Tensor]:
-    """Cut into batches of ``size`` sentences, each from a pool of :data:`POOL_BATCHES` sorted by length.
+    """Cut into batches of ``size`` sentences, from pools of :data:`POOL_BATCHES` sorted by length.
 
     Args:
         lengths: Length of each example, the longer of source and target.
@@ -39,8 +39,8 @@ def by_sentences(lengths: Array, size: int, *, seed: int, epoch: int) -> list[Te
 def by_tokens(lengths: Array, most: int, *, seed: int, epoch: int) -> list[Tensor]:
     """Fill batches up to ``most`` tokens, padding counted.
 
-    Examples are sorted by length and shuffled among those of equal length, so that where batches end
-    does not depend on the epoch, and their number neither.
+    Examples are sorted by length and shuffled among those of equal length, so that where batches
+    end does not depend on the epoch, and their number neither.
 
     Args:
         lengths: Length of each example, the longer of source and target.

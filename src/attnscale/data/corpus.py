@@ -1,7 +1,7 @@
 r"""Reading parallel text, one sentence a line, so that line i of both files stays one pair.
 
-Only ``\n`` ends a line: other separators of Unicode (U+2028, U+0085, a bare carriage return) are part
-of a sentence, and splitting there would shift every later pair.
+Only ``\n`` ends a line: other separators of Unicode (U+2028, U+0085, a bare carriage return) are
+part of a sentence, and splitting there would shift every later pair.
 """
 
 import gzip
@@ -18,7 +18,8 @@ LEAST_CORRELATION = 0.3
 def read_lines(path: Path) -> list[str]:
     r"""Read the lines of a UTF-8 file, plain or ``.gz``, in Unicode's composed form (NFC).
 
-    A byte-order mark, a carriage return before ``\n`` and a missing last ``\n`` are no part of a line.
+    A byte-order mark, a carriage return before ``\n`` and a missing last ``\n`` are no part of a
+    line.
 
     Raises:
         ValueError: Naming the file and the line, if a byte is not UTF-8.
@@ -70,8 +71,8 @@ def length_correlation(first: Sequence[str], second: Sequence[str]) -> float | N
 def shift_warning(first: Sequence[str], second: Sequence[str]) -> str | None:
     """Return a warning if the pairs do not look like translations of each other.
 
-    One stray line in the middle shifts only what comes after it, so halves and quarters are looked at
-    too.
+    One stray line in the middle shifts only what comes after it, so halves and quarters are looked
+    at too.
     """
     n = len(first)
     for parts in (1, 2, 4):
@@ -87,7 +88,7 @@ def shift_warning(first: Sequence[str], second: Sequence[str]) -> str | None:
 
 
 def find_file(folder: Path, stem: str) -> Path | None:
-    """Return ``folder/stem`` or ``folder/stem.gz``, whichever is there; hidden files are no data."""
+    """Return ``folder/stem`` or ``folder/stem.gz``; hidden files are no data."""
     for name in (stem, f"{stem}.gz"):
         path = folder / name
         if path.is_file() and not name.startswith("."):

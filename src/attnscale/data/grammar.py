@@ -1,9 +1,9 @@
 """A small German–English grammar, so that there is something to translate without any download.
 
-The two languages differ where the real ones do: German articles and adjectives agree with gender, case
-and number; the verb comes second in a main clause and last in a subordinate one; participles and
-infinitives close the clause; English needs "does not". A word-for-word dictionary in source order gets
-the words right and the sentence wrong.
+The two languages differ where the real ones do: German articles and adjectives agree with gender,
+case and number; the verb comes second in a main clause and last in a subordinate one; participles
+and infinitives close the clause; English needs "does not". A word-for-word dictionary in source
+order gets the words right and the sentence wrong.
 """
 
 import random
@@ -90,7 +90,7 @@ MIXED = {"m": ("er", "en"), "f": ("e", "e"), "n": ("es", "es")}
 
 @dataclass(frozen=True)
 class Phrase:
-    """A noun phrase: its German forms as subject and as object, English, and whether it is plural."""
+    """A noun phrase: German as subject and as object, English, and whether it is plural."""
 
     subject: str
     accusative: str

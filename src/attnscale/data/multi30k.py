@@ -93,9 +93,11 @@ class Multi30k(TranslationData):
         """Take the place of the files, and what every corpus takes.
 
         Args:
-            dir: A clone of multi30k/dataset, or a folder with ``train.de`` and so on; plain or gzipped.
-            form: "raw", "tok" (lower-cased, normalised, tokenised) or "auto" (raw where it is there).
-            address: Where the raw files can be downloaded from if ``dir`` is not given; None for never.
+            dir: A clone of multi30k/dataset, or a folder with ``train.de`` and so on; plain or
+                gzipped.
+            form: "raw", "tok" (lower-cased, tokenised) or "auto" (raw where it is there).
+            address: Where the raw files can be downloaded from if ``dir`` is not given; None for
+                never.
             cache: Folder for downloaded files.
             rest: See :class:`TranslationData`.
 
@@ -136,8 +138,8 @@ class Multi30k(TranslationData):
         form = "tok" if self.form == "tok" else "raw"
         names = [f"{split}{SUFFIX[form]}.{language}" for language in (self.source, self.target)]
         return ValueError(
-            f"data.dir={self.folder}: Multi30k's {' and '.join(names)} {reason}. Clone the repository "
-            f"multi30k/dataset and give data.dir=PATH, or put these files (plain or .gz) into one folder"
+            f"data.dir={self.folder}: Multi30k's {' and '.join(names)} {reason}. Clone "
+            "multi30k/dataset and give data.dir=PATH, or put these files (plain or .gz) in a folder"
         )
 
     def _downloaded(self, split: str) -> tuple[Path, Path]:

@@ -1,4 +1,4 @@
-"""A corpus as two flat arrays instead of lists of lists: all tokens, and where each sentence starts."""
+"""A corpus as two flat arrays: all tokens, and where each sentence starts."""
 
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -55,5 +55,3 @@ class Packed:
             sentence = self[i]
             rows[row, : len(sentence)] = sentence
         return rows
-
-

@@ -1,4 +1,4 @@
-"""People's own parallel files: ``train.<language>``, ``val.<language>``, any ``test*.<language>``."""
+"""People's own files: ``train.<language>``, ``val.<language>``, any ``test*.<language>``."""
 
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,8 @@ class Parallel(TranslationData):
         if path is None:
             there = ", ".join(sorted(p.name for p in self.folder.glob("[!.]*"))) or "nothing"
             raise ValueError(
-                f"data.dir={self.folder}: {split}.{language} (or {split}.{language}.gz) is missing; "
-                f"there is {there}"
+                f"data.dir={self.folder}: {split}.{language} (or {split}.{language}.gz) is "
+                f"missing; there is {there}"
             )
         return path
 

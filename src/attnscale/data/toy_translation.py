@@ -9,7 +9,9 @@ from attnscale.data.translation import TranslationData
 class ToyTranslation(TranslationData):
     """Seeded pairs of the grammar; no source sentence is in two splits."""
 
-    def __init__(self, *, n_train: int, n_val: int, n_test: int, corpus_seed: int, **rest: Any) -> None:
+    def __init__(
+        self, *, n_train: int, n_val: int, n_test: int, corpus_seed: int, **rest: Any
+    ) -> None:
         """Take the sizes, and what every corpus takes.
 
         Args:
@@ -30,9 +32,9 @@ class ToyTranslation(TranslationData):
             raise ValueError(
                 f"data.source={self.source}, data.target={self.target}: this corpus has de and en"
             )
-        if self.test not in (None, "test"):
-            raise ValueError(f"data.test={self.test}: this corpus has one test set, test")
         self.n = {"train": n_train, "val": n_val, "test": n_test}
+        if self.test not in (None, *self.n):
+            raise ValueError(f"data.test={self.test}: this corpus has {', '.join(self.n)}")
         self.corpus_seed = corpus_seed
 
     def pairs(self, split: str) -> tuple[list[str], list[str]]:

@@ -29,8 +29,8 @@ class TranslationBatch(NamedTuple):
         source: (batch, source position), each sentence ends with END.
         target: (batch, target position), each sentence starts with BEGIN and ends with END.
         indices: Which examples of the split these are, (batch,).
-        share: Weight of this process's mean loss per token, so that the mean over processes is the mean
-            over the tokens of the whole batch: its target tokens × processes ÷ those of all.
+        share: Weight of this process's mean loss per token, so that the mean over processes is the
+            mean over the tokens of the whole batch: its target tokens × processes ÷ those of all.
     """
 
     source: Tensor
@@ -77,8 +77,8 @@ class TranslationData(pl.LightningDataModule):
             lowercase: Whether all text is lower-cased.
             min_frequency: How often a token must occur in training to be in the vocabulary.
             max_length: Longest sentence in tokens; longer ones are dealt with as ``too_long`` says.
-            too_long: "skip" leaves such a pair out of training, "cut" shortens it. Validation and test
-                pairs are always cut, never left out.
+            too_long: "skip" leaves such a pair out of training, "cut" shortens it. Validation and
+                test pairs are always cut, never left out.
             batch_tokens: Tokens of a training batch, padding counted, all processes together.
             batch_sentences: Sentences of a training batch instead.
             eval_batch_sentences: Sentences of a validation or test batch, all processes together.
@@ -156,8 +156,10 @@ class TranslationData(pl.LightningDataModule):
                 if split == "train" and self.too_long == "skip":
                     continue
                 x, y = x[: self.max_length], y[: self.max_length]
-            for part, value in zip(kept, (a, b, x, y), strict=True):
-                part.append(value)  # type: ignore[arg-type]
+            kept[0].append(a)
+            kept[1].append(b)
+            kept[2].append(x)
+            kept[3].append(y)
         if empty:
             log.info("data: %s: %d pairs with an empty side left out", split, empty)
         if long:
@@ -217,13 +219,15 @@ class TranslationData(pl.LightningDataModule):
 
     def _processes(self) -> Processes:
         trainer = self.trainer
-        return Processes() if trainer is None else Processes(trainer.global_rank, trainer.world_size)
+        return (
+            Processes() if trainer is None else Processes(trainer.global_rank, trainer.world_size)
+        )
 
     def batch(self, split: Split, indices: Tensor, processes: Processes) -> TranslationBatch:
         """Make this process's part of a batch.
 
-        A process that has no sentence takes the first one with weight 0: under DDP it must take part in
-        the step all the same.
+        A process that has no sentence takes the first one with weight 0: under DDP it must take
+        part in the step all the same.
         """
         whole = indices.numpy()
         part = processes.share(indices).numpy()
@@ -264,7 +268,9 @@ class TranslationData(pl.LightningDataModule):
         split, processes = self.load(name), self._processes()
         order = torch.from_numpy(np.argsort(-split.source.lengths, kind="stable"))
         # A process that would get nothing of the last batch has no part in it.
-        batches = [b for b in torch.split(order, self.eval_batch_sentences) if len(b) > processes.rank]
+        batches = [
+            b for b in torch.split(order, self.eval_batch_sentences) if len(b) > processes.rank
+        ]
         return BlockLoader(
             plan=lambda _: batches,
             fetch=lambda indices: self.batch(split, indices, processes),

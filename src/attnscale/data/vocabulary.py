@@ -1,7 +1,7 @@
 """Words and numbers. The one module that knows torchtext.
 
-torchtext 0.6.0 is the last release in plain Python; later ones carry a binary that loads with one old
-PyTorch only.
+torchtext 0.6.0 is the last release in plain Python; later ones carry a binary that loads with one
+old PyTorch only.
 """
 
 from collections import Counter
@@ -25,7 +25,8 @@ def _torchtext() -> Any:
         import torchtext.vocab
     except (ImportError, OSError, AttributeError) as error:
         raise ValueError(
-            f"torchtext cannot be used ({error}); install torchtext==0.6.0, the last pure Python release"
+            f"torchtext cannot be used ({error}); install torchtext==0.6.0, "
+            "the last release in pure Python"
         ) from error
     return torchtext
 
@@ -35,7 +36,7 @@ class Preprocessing:
     """From text to tokens and back, for one language.
 
     Attributes:
-        tokenizer: "moses" (words and punctuation), "basic_english" (torchtext's, lower-cases and drops
+        tokenizer: "moses" (words and punctuation), "basic_english" (torchtext's, lower-cases, drops
             some signs), "split" (at spaces, for text that is tokenised already) or "char".
         lowercase: Whether text is lower-cased first.
         language: Two letters, for Moses' rules.
@@ -48,7 +49,9 @@ class Preprocessing:
     def __post_init__(self) -> None:
         """Refuse an unknown tokenizer."""
         if self.tokenizer not in TOKENIZERS:
-            raise ValueError(f"data.tokenizer={self.tokenizer}: allowed are {', '.join(TOKENIZERS)}")
+            raise ValueError(
+                f"data.tokenizer={self.tokenizer}: allowed are {', '.join(TOKENIZERS)}"
+            )
 
     def splitter(self) -> Callable[[str], list[str]]:
         """Return the function from text to tokens."""

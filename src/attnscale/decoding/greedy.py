@@ -29,8 +29,8 @@ def greedy(
         padding: Number of the padding token.
         begin: Number of the token that starts a sentence.
         end: Number of the token that ends one.
-        extra: A translation is cut at ``factor`` × source length + ``extra`` tokens, and at the model's
-            number of positions.
+        extra: A translation is cut at ``factor`` × source length + ``extra`` tokens, and at the
+            model's number of positions.
         factor: See ``extra``.
         cached: False recomputes everything at each step, for comparison.
 

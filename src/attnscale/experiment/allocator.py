@@ -1,6 +1,7 @@
 """Memory that stays with the process.
 
-glibc gives large blocks back to the system as soon as they are free, and the next step asks for them
+glibc gives large blocks back to the system as soon as they are free, and the next step asks for
+them
 again: page by page, zeroed by the kernel. A fifth of a small Transformer's step goes there. With
 ``allocator=keep`` freed memory is kept for the next step. Nothing but this process is changed, and
 :func:`give_back` undoes it.

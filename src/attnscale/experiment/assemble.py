@@ -18,6 +18,7 @@ from torch import nn
 from attnscale import __version__
 from attnscale.attention import check_options, resolve_scale
 from attnscale.config.build import build
+from attnscale.experiment.checkpoints import load_checkpoint, take_vocabularies
 from attnscale.experiment.processes import launched_from_outside, processes_wanted
 from attnscale.model.layers import AttentionSettings
 from attnscale.task.stepping import SteppedModule, Stepping
@@ -215,6 +216,7 @@ def quiet_warnings() -> None:
         ".*isinstance\\(treespec, LeafSpec\\).*",
         ".*`optimizer.step\\(\\)` before `lr_scheduler.step\\(\\)`.*",
         ".*that has no `state_dict`.*",
+        ".*callbacks used to create the checkpoint need to be provided.*",
         ".*resuming from a checkpoint that ended before the epoch ended.*",
     ):
         warnings.filterwarnings("ignore", message=text)
@@ -248,6 +250,8 @@ def assemble(config: Mapping[str, Any], record: Record | None) -> Parts:
             raise ValueError(f"threads={config['threads']}: must be at least 1, or null")
         torch.set_num_threads(config["threads"])
     data = make_data(config)
+    if config["checkpoint"] is not None:
+        take_vocabularies(data, load_checkpoint(config["checkpoint"]))
     trainer = make_trainer(config, record)
     model = make_model(config, data.model_arguments())
     if trainer.world_size != processes_wanted(config["trainer"]):

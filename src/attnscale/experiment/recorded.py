@@ -24,6 +24,8 @@ from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
 from attnscale.tracking.store import Store, find_store
 
 RUN_FILE = "run.json"
+ARTIFACTS = ("samples.txt", "signatures.json")
+"""Files that a task may leave in the run's folder, kept with the record."""
 
 
 def default_name(config: Mapping[str, Any]) -> str:
@@ -82,7 +84,7 @@ def _describe(record: Record, config: Mapping[str, Any]) -> None:
     record.tags(provenance(project_root(), _device(config["trainer"])))
 
 
-def _close(record: Record, result: Result) -> None:
+def _close(record: Record, result: Result, folder: Path) -> None:
     tags = {"diverged": "false", "objective": repr(result.objective)}
     if result.diverged is not None:
         where = result.diverged
@@ -97,6 +99,9 @@ def _close(record: Record, result: Result) -> None:
     ):
         if path is not None:
             tags[key] = path
+    for name in ARTIFACTS:
+        if (folder / name).is_file():
+            record.file(folder / name)
     record.tags(tags)
 
 
@@ -137,7 +142,7 @@ def run(
             result = train(config, record)
         name = json.loads((folder / RUN_FILE).read_text())["name"]
         result = dataclasses.replace(result, name=name)
-        _close(record, result)
+        _close(record, result, folder)
         result.save(folder / RESULT_FILE)
         status = FINISHED
     except KeyboardInterrupt:

@@ -2,9 +2,10 @@
 
     loss = Σ −ln p(token) / tokens,  perplexity = exp(loss),  accuracy = right tokens / tokens
 
-over the target tokens of a set, END included, padding never, without label smoothing. Sums are kept in
-fp64, so that the figures do not depend on how the set is cut into batches and shared over processes.
-BLEU (Papineni et al. 2002) and chrF (Popović 2015) are sacreBLEU's (Post 2018), scale 0–100.
+over the target tokens of a set, END included, padding never, without label smoothing. Sums are kept
+in fp64, so that the figures do not depend on how the set is cut into batches and shared over
+processes. BLEU (Papineni et al. 2002) and chrF (Popović 2015) are sacreBLEU's (Post 2018), scale
+0–100.
 """
 
 from collections.abc import Sequence
@@ -50,8 +51,8 @@ class Scores(NamedTuple):
     """Corpus scores with the signatures that say how they were computed.
 
     Attributes:
-        figures: ``bleu`` and ``chrf`` on text as people write it, ``bleu_tokenized`` on the tokens of
-            the model, as papers on this corpus report it; 0–100.
+        figures: ``bleu`` and ``chrf`` on text as people write it, ``bleu_tokenized`` on the tokens
+            of the model, as papers on this corpus report it; 0–100.
         signatures: sacreBLEU's signature of each.
     """
 
@@ -76,7 +77,8 @@ def score(
         reference_tokens: References, tokenised the same way.
         lowercase: Whether case is ignored, because the model is lower-cased; the signature says so.
     """
-    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
     bleu, chrf = BLEU(lowercase=lowercase), CHRF(lowercase=lowercase)
     tokenized = BLEU(lowercase=lowercase, tokenize="none", force=True)

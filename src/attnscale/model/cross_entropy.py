@@ -2,10 +2,10 @@
 
     loss = Σ_i [ (1 − ε) · (−ln p_i(t_i)) + ε · mean_v(−ln p_i(v)) ],    p_i = softmax(h_i Wᵀ)
 
-ε is the label smoothing of Szegedy et al. 2016, section 7. tokens × vocabulary is by far the largest array
-of a small translation model. PyTorch passes over it for the logits, their log-softmax, its gradient and
-the gradient of the logits, each in memory of its own; here the logits become the log-softmax, the
-softmax and the gradient in place.
+ε is the label smoothing of Szegedy et al. 2016, section 7. tokens × vocabulary is by far the
+largest array of a small translation model. PyTorch passes over it for the logits, their
+log-softmax, its gradient and the gradient of the logits, each in memory of its own; here the logits
+become the log-softmax, the softmax and the gradient in place.
 """
 
 from typing import Any
@@ -18,8 +18,13 @@ from torch.nn import functional
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float
+    def forward(  # noqa: PLR0917
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        target: Tensor,
+        smoothing: float,
     ) -> Tensor:
         logits = functional.linear(hidden, weight, bias).float()
         torch.log_softmax(logits, dim=-1, out=logits)

@@ -1,8 +1,8 @@
 """The encoder–decoder Transformer, Vaswani et al. 2017, section 3.
 
-Differences from the paper are options: LayerNorm before each sublayer (``pre``, then one more at the end
-of each stack) instead of after it, learned positions, the scale of attention, d_k and d_v free of
-d_model / n_heads, no tied embeddings unless asked for.
+Differences from the paper are options: LayerNorm before each sublayer (``pre``, then one more at
+the end of each stack) instead of after it, learned positions, the scale of attention, d_k and d_v
+free of d_model / n_heads, no tied embeddings unless asked for.
 """
 
 import math
@@ -28,7 +28,14 @@ class Embedding(nn.Module):
     """Token and position embeddings, added; Vaswani et al. 2017, sections 3.4 and 3.5."""
 
     def __init__(
-        self, *, size: int, d_model: int, positions: str, max_length: int, scaled: bool, dropout: float
+        self,
+        *,
+        size: int,
+        d_model: int,
+        positions: str,
+        max_length: int,
+        scaled: bool,
+        dropout: float,
     ) -> None:
         """Create the tables.
 
@@ -47,7 +54,9 @@ class Embedding(nn.Module):
         self.dropout = Dropout(dropout)
         self.max_length = max_length
         if positions == "learned":
-            self.position = nn.Parameter(torch.empty(max_length, d_model).normal_(std=d_model**-0.5))
+            self.position = nn.Parameter(
+                torch.empty(max_length, d_model).normal_(std=d_model**-0.5)
+            )
         else:
             self.register_buffer("position", sinusoids(max_length, d_model), persistent=False)
 
@@ -62,8 +71,8 @@ class Embedding(nn.Module):
         end = first + tokens.shape[1]
         if end > self.max_length:
             raise ValueError(
-                f"model.max_length={self.max_length}: a sentence of {end} tokens is too long; raise it, "
-                "or lower data.max_length"
+                f"model.max_length={self.max_length}: a sentence of {end} tokens is too long; "
+                "raise it, or lower data.max_length"
             )
         summed: Tensor = self.token(tokens) * self.factor + self.position[first:end]
         dropped: Tensor = self.dropout(summed)
@@ -71,9 +80,11 @@ class Embedding(nn.Module):
 
 
 def sinusoids(length: int, d_model: int) -> Float[Tensor, "length d_model"]:
-    """Return the table sin(t / 10000^(2i/d)), cos(…) alternating; Vaswani et al. 2017, section 3.5."""
+    """Return sin(t / 10000^(2i/d)), cos(…) alternating; Vaswani et al. 2017, section 3.5."""
     position = torch.arange(length, dtype=torch.float64)[:, None]
-    rate = torch.exp(-math.log(10000.0) * torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    rate = torch.exp(
+        -math.log(10000.0) * torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
+    )
     table = torch.zeros(length, d_model, dtype=torch.float64)
     table[:, 0::2] = (position * rate).sin()
     table[:, 1::2] = (position * rate).cos()[:, : d_model // 2]
@@ -257,7 +268,10 @@ class Transformer(nn.Module):
                 for _ in range(n_layers)
             )
 
-        self.source_embedding, self.target_embedding = embedding(source_size), embedding(target_size)
+        self.source_embedding, self.target_embedding = (
+            embedding(source_size),
+            embedding(target_size),
+        )
         self.encoder, self.decoder = stack(decoder=False), stack(decoder=True)
         pre = norm == "pre"
         self.encoder_norm = nn.LayerNorm(d_model) if pre else nn.Identity()
@@ -300,8 +314,8 @@ class Transformer(nn.Module):
             target: Target tokens so far; with ``caches``, the new ones only.
             memory: What :meth:`encode` made.
             memory_keep: False on the source's padding.
-            keep: False on the target's padding. Padding at the end needs none: the causal mask hides it
-                from all real positions.
+            keep: False on the target's padding. Padding at the end needs none: the causal mask
+                hides it from all real positions.
             caches: From :meth:`new_caches`, for decoding step by step.
             first: Position of the first of ``target``.
         """

@@ -2,12 +2,21 @@
 
 import copy
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from attnscale.sweep.overrides import parse
 
-FREE = ("trainer", "tracking", "callbacks", "tags", "threads", "allocator", "folder", "checkpoint", "hydra")
+FREE = (
+    "trainer",
+    "tracking",
+    "callbacks",
+    "tags",
+    "threads",
+    "allocator",
+    "folder",
+    "checkpoint",
+    "hydra",
+)
 """Sections that a resumed run may set anew; the others belong to what was trained."""
 
 
@@ -17,16 +26,9 @@ def stored_config(path: str) -> dict[str, Any]:
     Raises:
         ValueError: If the file is missing, unreadable, or not a checkpoint of this project.
     """
-    import torch
+    from attnscale.experiment.checkpoints import load_checkpoint
 
-    if not Path(path).is_file():
-        raise ValueError(f"checkpoint={path}: no such file")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        config = state["attnscale"]["config"]
-    except Exception as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"checkpoint={path}: not a checkpoint of this project: {first}") from error
+    config = load_checkpoint(path)["attnscale"]["config"]
     assert isinstance(config, dict)
     return config
 
@@ -57,7 +59,10 @@ def resumed_config(composed: Mapping[str, Any], overrides: Iterable[str]) -> dic
     stored = stored_config(composed["checkpoint"])
     made = copy.deepcopy(stored)
     # What belongs to the new run and not to the one that wrote the checkpoint.
-    made |= {key: composed[key] for key in ("folder", "checkpoint", "tags", "tracking", "threads", "allocator")}
+    made |= {
+        key: composed[key]
+        for key in ("folder", "checkpoint", "tags", "tracking", "threads", "allocator")
+    }
     made["trainer"]["default_root_dir"] = composed["folder"]
     for override in parse(overrides):
         key = override.key_or_group

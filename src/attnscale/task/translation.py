@@ -1,5 +1,6 @@
 """Translation: cross-entropy of the next target token, teacher forcing."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ class Translation(SteppedModule):
         """
         super().__init__(**parts)
         if not 0.0 <= label_smoothing < 1.0:
-            raise ValueError(f"task.label_smoothing={label_smoothing}: must be at least 0 and below 1")
+            raise ValueError(
+                f"task.label_smoothing={label_smoothing}: must be at least 0 and below 1"
+            )
         self.label_smoothing = label_smoothing
         self.metrics = {"val": TokenFigures(), "test": TokenFigures()}
         self.made: dict[int, list[int]] = {}
@@ -53,7 +56,7 @@ class Translation(SteppedModule):
         return hidden.flatten(0, 1).index_select(0, real), right.flatten().index_select(0, real)
 
     def loss(self, batch: TranslationBatch) -> Tensor:
-        """Return the batch's mean cross-entropy per target token, weighted by this process's share."""
+        """Return the mean cross-entropy per target token, weighted by this process's share."""
         hidden, right = self._hidden(batch)
         output = self._transformer().output
         total = linear_cross_entropy(
@@ -82,9 +85,7 @@ class Translation(SteppedModule):
         """Add a block to the test figures, and translate it."""
         self._evaluate("test", block)
         for batch in block:
-            made = greedy(
-                self._transformer(), batch.source, padding=PADDING, begin=BEGIN, end=END
-            )
+            made = greedy(self._transformer(), batch.source, padding=PADDING, begin=BEGIN, end=END)
             self.made.update(zip(batch.indices.tolist(), made, strict=True))
 
     def on_test_epoch_end(self) -> None:
@@ -121,12 +122,14 @@ class Translation(SteppedModule):
                 f"source       {a}\nreference    {b}\ntranslation  {c}\n"
                 for a, b, c in zip(split.source_text, split.target_text, texts, strict=True)
             ]
-            signatures = "".join(f"{k}: {v}\n" for k, v in scores.signatures.items())
-            (folder / "samples.txt").write_text("\n".join([*lines[:SAMPLES], signatures]))
+            (folder / "samples.txt").write_text("\n".join(lines[:SAMPLES]))
+            (folder / "signatures.json").write_text(json.dumps(scores.signatures, indent=1))
         return scores
 
     def _finish(self, split: str, more: dict[str, float] | None = None) -> None:
         figures = self.metrics[split].compute()
-        extra = {name: torch.tensor(value, dtype=torch.float64) for name, value in (more or {}).items()}
+        extra = {
+            name: torch.tensor(value, dtype=torch.float64) for name, value in (more or {}).items()
+        }
         self.report(split, {**figures, **extra})
         self.metrics[split].reset()
