@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SWEEP := attention.scale=sqrt,none model.d_k=64,512
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format bench ui clean clean-runs
+.PHONY: help setup demo test test-slow test-slurm gpu-check check format bench ui clean clean-runs
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -30,6 +30,13 @@ test: $(STAMP) ## Set up, then run the fast tests
 test-slow: $(STAMP) ## Run the tests that take minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
+test-slurm: $(STAMP) ## Start a real Slurm on this machine (Debian, root), run its tests, stop it
+	bash tests/slurm/slurm-up.sh
+	$(BIN)/python -m pytest tests/slurm; code=$$?; bash tests/slurm/slurm-down.sh; exit $$code
+
+gpu-check: $(STAMP) ## Check what needs a GPU, in under 4 minutes; says why where there is none
+	$(BIN)/python -m benchmarks.gpu_check
+
 check: $(STAMP) ## Format, lint, types, imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -42,6 +49,7 @@ format: $(STAMP) ## Format and mend what can be mended
 
 bench: $(STAMP) ## Time a step against a textbook script and plain Lightning (a quiet machine, minutes)
 	$(BIN)/python -m benchmarks.step_time
+	$(BIN)/python -m benchmarks.translation_step
 	$(BIN)/python -m benchmarks.start_time
 	$(BIN)/python -m benchmarks.backends
 

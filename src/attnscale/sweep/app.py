@@ -19,11 +19,13 @@ from attnscale.sweep import state
 from attnscale.sweep.job import JOB_FILE, USER_ERRORS, answer, reason, run_job, wants_traceback
 from attnscale.sweep.problems import explain
 from attnscale.sweep.screen import sweep_table
+from attnscale.sweep.slurm import register as register_launcher
 from attnscale.tracking.record import FAILED, FINISHED, KILLED
 
 __all__ = ["answer", "launch", "run_job"]
 
 register()
+register_launcher()
 
 
 class Terminated(KeyboardInterrupt):

@@ -1,0 +1,114 @@
+"""A sweep as one Slurm job array.
+
+hydra-submitit-launcher submits; what differs here is the waiting. Its own launcher leaves at the
+first lost job, with the others running on unwatched, and on Ctrl-C leaves all of them, having named
+none. This one names the jobs, waits for all, makes a lost job a failed result, and cancels on
+Ctrl-C.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.plugins import Plugins
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, JobStatus
+from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
+from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher
+from omegaconf import OmegaConf
+
+from attnscale.experiment.result import WORST
+
+
+def _check_slurm() -> None:
+    """Refuse to submit where Slurm is missing, and warn where lost jobs cannot be noticed."""
+    if shutil.which("sbatch") is None:
+        raise ValueError("hydra/launcher=slurm: sbatch was not found; submit from a Slurm machine")
+    asked = subprocess.run(
+        ["sacct", "--noheader", "--starttime", "now"], capture_output=True, text=True, check=False
+    )
+    if asked.returncode != 0:
+        print(  # noqa: T201
+            "Slurm's accounting (sacct) does not answer: a job that is killed will not be noticed, "
+            "and the sweep will wait for it for ever"
+        )
+
+
+def _finished(job: Any) -> JobReturn:
+    """Wait for a job; one that Slurm lost is a failed result."""
+    import submitit
+
+    try:
+        found = job.results()[0]
+        assert isinstance(found, JobReturn)
+        return found
+    except (submitit.core.utils.UncompletedJobError, submitit.core.utils.FailedJobError) as error:
+        print(f"Slurm job {job.job_id} was lost: {str(error).splitlines()[0]}", flush=True)  # noqa: T201
+        return JobReturn(_return_value=WORST, status=JobStatus.COMPLETED)
+
+
+class SlurmSweepLauncher(SlurmLauncher):  # type: ignore[misc]
+    """Submits all jobs of a sweep at once, and waits for all of them."""
+
+    def _executor(self) -> Any:
+        import submitit
+
+        shared = set(OmegaConf.structured(BaseQueueConf).keys())
+        executor = submitit.AutoExecutor(
+            cluster="slurm",
+            folder=self.params["submitit_folder"],
+            slurm_max_num_timeout=self.params["max_num_timeout"],
+        )
+        options = {
+            key if key in shared else f"slurm_{key}": value
+            for key, value in self.params.items()
+            if key not in ("submitit_folder", "max_num_timeout")
+        }
+        executor.update_parameters(**options)
+        return executor
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        """Submit the jobs, name them, and wait.
+
+        Raises:
+            ValueError: If Slurm is missing, or an option would train copies in one folder.
+        """
+        assert self.config is not None
+        _check_slurm()
+        world = OmegaConf.select(self.config, "trainer.devices")
+        tasks = self.params["tasks_per_node"]
+        if tasks not in (1, world):
+            raise ValueError(
+                f"hydra.launcher.tasks_per_node={tasks}: trainer.devices is {world}; with another "
+                "number every task would train its own copy in one folder"
+            )
+        Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
+        arguments = [
+            (
+                list(overrides),
+                "hydra.sweep.dir",
+                initial_job_idx + i,
+                f"job_{i}",
+                Singleton.get_state(),
+            )
+            for i, overrides in enumerate(job_overrides)
+        ]
+        jobs = self._executor().map_array(self, *zip(*arguments, strict=True))
+        names = ", ".join(job.job_id for job in jobs)
+        print(f"Slurm jobs {names}; squeue shows them", flush=True)  # noqa: T201
+        try:
+            return [_finished(job) for job in jobs]
+        except KeyboardInterrupt:
+            for job in jobs:
+                job.cancel(check=False)
+            print(f"Cancelled: {names}", flush=True)  # noqa: T201
+            raise
+
+
+def register() -> None:
+    """Make the launcher known to Hydra."""
+    Plugins.instance().register(SlurmSweepLauncher)
