@@ -205,9 +205,7 @@ def test_sentences_begin_and_end() -> None:
 
 
 def test_vocabularies_come_from_training_only() -> None:
-    data = build(
-        train=(["a b a", "c"], ["x", "y y"]), val=(["d"], ["z"]), min_frequency=2
-    )
+    data = build(train=(["a b a", "c"], ["x", "y y"]), val=(["d"], ["z"]), min_frequency=2)
     data.setup("test")
     assert data.read == ["test", "train"]
     assert data.vocabularies["source"].tokens == [*SPECIALS, "a"]

@@ -92,6 +92,6 @@ def test_a_killed_job_is_lost_and_the_others_run(tmp_path: Path) -> None:
     finally:
         os.environ["PYTHONPATH"] = before
     assert done.returncode == 1
-    assert "was lost" in done.stdout
+    assert [row[2].partition(":")[0] for row in rows(done.stdout)] == ["lost", "finished"]
     (file,) = tmp_path.glob("multirun/*/1/result.json")
     assert json.loads(file.read_text())["steps"] == 4

@@ -17,13 +17,12 @@ from attnscale.experiment.processes import (
     rank,
     run_in_processes,
 )
-from attnscale.experiment.result import Result
+from attnscale.experiment.result import RUN_FILE, Result
 from attnscale.experiment.train import train
 from attnscale.tracking.provenance import provenance
 from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
 from attnscale.tracking.store import Store, find_store
 
-RUN_FILE = "run.json"
 ARTIFACTS = ("samples.txt", "signatures.json")
 """Files that a task may leave in the run's folder, kept with the record."""
 

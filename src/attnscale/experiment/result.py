@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+RUN_FILE = "run.json"
+"""In a run's folder: its id, name and store."""
+
 WORST = sys.float_info.max
 """Objective of a run that diverged or failed: the worst finite number."""
 

@@ -15,6 +15,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from attnscale.config.build import register
+from attnscale.experiment.result import RUN_FILE
 from attnscale.sweep import state
 from attnscale.sweep.job import JOB_FILE, USER_ERRORS, answer, reason, run_job, wants_traceback
 from attnscale.sweep.problems import explain
@@ -53,6 +54,13 @@ def read_jobs(folder: Path) -> list[dict[str, Any]]:
     return jobs
 
 
+def _end_lost(sweep: state.Sweep, file: Path) -> None:
+    """End the run of a job that ended without a word, so that it does not look alive."""
+    if file.is_file():
+        run_id = json.loads(file.read_text())["run_id"]
+        sweep.record.client.set_terminated(run_id, FAILED)
+
+
 def _finish_sweep(interrupted: bool, problem: str | None) -> int:
     """End the parent run, print the table, and return the exit status."""
     sweep = state.sweep
@@ -63,6 +71,9 @@ def _finish_sweep(interrupted: bool, problem: str | None) -> int:
         sweep.record.end(FAILED)
         sweep.record.client.delete_run(sweep.record.run_id)
         return 1
+    for job in jobs:
+        if job["status"] == "LOST":
+            _end_lost(sweep, sweep.folder / str(job["index"]) / RUN_FILE)
     bad = [job for job in jobs if job["status"] != "FINISHED"]
     status = KILLED if interrupted else FAILED if bad or problem else FINISHED
     ended = f"{len(jobs) - len(bad)} of {len(jobs)} started jobs finished"

@@ -56,7 +56,8 @@ def answer(work: Callable[[DictConfig], None], config: DictConfig) -> None:
         end_with(error)
 
 
-def _write(folder: Path, outcome: dict[str, Any]) -> None:
+def write_outcome(folder: Path, outcome: dict[str, Any]) -> None:
+    """Leave a job's outcome in its folder, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{JOB_FILE}.part"
     part.write_text(json.dumps(outcome, indent=1))
@@ -113,21 +114,21 @@ def run_job(config: DictConfig) -> float:
     outcome: dict[str, Any] = {"index": index, "name": name, "pid": os.getpid()}
     if sweep is not None:
         say(f"Job {index}: {name}")
-    _write(folder, {**outcome, "status": "RUNNING"})
+    write_outcome(folder, {**outcome, "status": "RUNNING"})
     try:
         result = _run(config, sweep, name)
     except KeyboardInterrupt:
-        _write(folder, {**outcome, "status": "KILLED", "error": "interrupted"})
+        write_outcome(folder, {**outcome, "status": "KILLED", "error": "interrupted"})
         raise
     except Exception as error:
         text = reason(error)
-        _write(folder, {**outcome, "status": "FAILED", "error": text})
+        write_outcome(folder, {**outcome, "status": "FAILED", "error": text})
         if sweep is not None:
             log.error("Traceback", exc_info=error, extra={"file_only": True})
             log.error("Job %s failed: %s", index, text)
             return WORST
         end_with(error)
-    _write(folder, {**outcome, "status": "FINISHED", "result": dataclasses.asdict(result)})
+    write_outcome(folder, {**outcome, "status": "FINISHED", "result": dataclasses.asdict(result)})
     if sweep is None:
         store = find_store(config.tracking.uri, project_root())
         say("\n" + run_table(result, store.ui_command()))

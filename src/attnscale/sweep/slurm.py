@@ -20,6 +20,10 @@ from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLaunche
 from omegaconf import OmegaConf
 
 from attnscale.experiment.result import WORST
+from attnscale.sweep.job import write_outcome
+
+
+PLUGIN_NAME = "hydra_plugins.attnscale.SlurmSweepLauncher"
 
 
 def _check_slurm() -> None:
@@ -36,8 +40,8 @@ def _check_slurm() -> None:
         )
 
 
-def _finished(job: Any) -> JobReturn:
-    """Wait for a job; one that Slurm lost is a failed result."""
+def _finished(job: Any, folder: Path, overrides: Sequence[str]) -> JobReturn:
+    """Wait for a job; one that Slurm lost is a failed result, and says so in its folder."""
     import submitit
 
     try:
@@ -45,7 +49,11 @@ def _finished(job: Any) -> JobReturn:
         assert isinstance(found, JobReturn)
         return found
     except (submitit.core.utils.UncompletedJobError, submitit.core.utils.FailedJobError) as error:
-        print(f"Slurm job {job.job_id} was lost: {str(error).splitlines()[0]}", flush=True)  # noqa: T201
+        reason = f"Slurm job {job.job_id} was lost: {str(error).splitlines()[0]}"
+        print(reason, flush=True)  # noqa: T201
+        name = " ".join(overrides)
+        outcome = {"index": int(folder.name), "name": name, "status": "LOST", "error": reason}
+        write_outcome(folder, outcome)
         return JobReturn(_return_value=WORST, status=JobStatus.COMPLETED)
 
 
@@ -101,7 +109,11 @@ class SlurmSweepLauncher(SlurmLauncher):  # type: ignore[misc]
         names = ", ".join(job.job_id for job in jobs)
         print(f"Slurm jobs {names}; squeue shows them", flush=True)  # noqa: T201
         try:
-            return [_finished(job) for job in jobs]
+            root = Path(str(self.config.hydra.sweep.dir))
+            return [
+                _finished(job, root / str(initial_job_idx + i), job_overrides[i])
+                for i, job in enumerate(jobs)
+            ]
         except KeyboardInterrupt:
             for job in jobs:
                 job.cancel(check=False)
@@ -110,5 +122,5 @@ class SlurmSweepLauncher(SlurmLauncher):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Make the launcher known to Hydra."""
-    Plugins.instance().register(SlurmSweepLauncher)
+    """Make the launcher known to Hydra, which takes plugins of the name ``hydra_plugins`` only."""
+    Plugins.instance().class_name_to_class[PLUGIN_NAME] = SlurmSweepLauncher
