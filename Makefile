@@ -28,7 +28,7 @@ test: $(STAMP) ## Set up, then run the fast tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n 2 --dist worksteal
 
 test-slow: $(STAMP) ## Run the tests that take minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --timeout 1500
 
 test-slurm: $(STAMP) ## Start a real Slurm on this machine (Debian, root), run its tests, stop it
 	bash tests/slurm/slurm-up.sh

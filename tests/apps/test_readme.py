@@ -54,6 +54,18 @@ def test_the_sweep_prints_the_table_of_the_readme(drawn: dict[str, Any], module_
     assert len({run.data.metrics["grad_norm/q"] for run in jobs}) == 4
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("command", re.findall(r"```bash slow\n(.*?)\n```", README, re.DOTALL))
+def test_a_slow_command_runs(shell: Any, command: str) -> None:
+    _, _, app, *arguments = shlex.split(command)
+    done = shell(*arguments, app=app, timeout=1200)
+    assert done.returncode == 0, done.stderr
+    jobs = shell.jobs()
+    assert [run.info.status for run in jobs] == ["FINISHED"] * 4
+    scaled = [run for run in jobs if run.data.params["attention.scale"] == "sqrt"]
+    assert all(run.data.metrics["test/bleu"] >= 90 for run in scaled)
+
+
 def test_the_python_example_runs() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     done = subprocess.run(

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -93,7 +94,7 @@ def test_tokens_stay_below_the_limit(most: int) -> None:
 def test_batches_are_as_full_as_they_can_be() -> None:
     batches = sorted(sorted(LENGTHS[batch.numpy()].tolist())[::-1] for batch in tokens(1, 0))
     batches.sort(key=lambda batch: (batch[0], batch[-1], -len(batch)))
-    for batch, after in zip(batches, batches[1:], strict=False):
+    for batch, after in pairwise(batches):
         assert (len(batch) + 1) * after[-1] > MOST
 
 
@@ -117,6 +118,6 @@ def test_there_is_less_padding_than_in_random_batches(plan: Plan) -> None:
     batches = plan(2, 1)
     order = torch.randperm(len(LENGTHS))
     size = round(len(LENGTHS) / len(batches))
-    random = padding(list(order.split(size)))
+    random = padding(torch.split(order, size))
     assert random > 0.2
     assert padding(batches) < random / 4

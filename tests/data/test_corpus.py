@@ -33,7 +33,7 @@ def made_up(n: int) -> tuple[list[str], list[str]]:
 
 def test_lines_are_read_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "train.de"
-    path.write_bytes("Ein Hund.\n\n  Zwei  Hunde. \n".encode())
+    path.write_bytes(b"Ein Hund.\n\n  Zwei  Hunde. \n")
     assert read_lines(path) == ["Ein Hund.", "", "  Zwei  Hunde. "]
 
 

@@ -13,10 +13,11 @@ from attnscale.data.toy_translation import ToyTranslation
 Build = Callable[[Sequence[str], Sequence[str]], Mapping[str, str]]
 
 SEED = 20
-VERBS = (
-    "sieht sehen kauft kaufen sucht suchen malt malen findet finden trägt tragen schläft schlafen "
-    "lacht lachen singt singen wartet warten hat haben will wollen kann können"
-).split()
+FINITE = """
+    sieht sehen kauft kaufen sucht suchen malt malen findet finden trägt tragen schläft schlafen
+    lacht lachen singt singen wartet warten hat haben will wollen kann können
+"""
+VERBS = FINITE.split()
 
 
 @cache

@@ -183,7 +183,7 @@ class Server(http.server.ThreadingHTTPServer):
 class Handler(http.server.BaseHTTPRequestHandler):
     server: Server
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         asked = self.headers.get("Range")
         self.server.asked.append((self.path, asked))
         data = self.server.files.get(self.path)
@@ -294,7 +294,7 @@ def test_a_connection_that_ends_early_leaves_what_came(server: Server, tmp_path:
     whole = FILES["/raw/train.de.gz"]
 
     class Early(Handler):
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("Content-Length", str(len(whole)))
             self.end_headers()

@@ -321,7 +321,9 @@ def test_evaluation_covers_each_example_once(
 
 
 def test_training_covers_each_example_once() -> None:
-    for changed in ({}, {"batch_sentences": None, "batch_tokens": 40}):
+    by_tokens: dict[str, Any] = {"batch_sentences": None, "batch_tokens": 40}
+    none: dict[str, Any] = {}
+    for changed in (none, by_tokens):
         data = build(**changed)
         batches = listed(list(data.train_dataloader()))
         assert sorted(i for b in batches for i in b.indices.tolist()) == list(range(37))

@@ -1,0 +1,178 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnscale.attention import SCALE_MODES
+from attnscale.decoding.greedy import greedy
+from attnscale.model.layers import AttentionSettings
+from attnscale.model.transformer import Transformer
+
+UNKNOWN, PADDING, BEGIN, END = 0, 1, 2, 3
+N_SOURCE, N_TARGET, LONGEST = 23, 19, 37
+LENGTHS = (6, 2, 9, 1, 5, 4, 7)
+
+
+def build(scale: str | float = "sqrt", *, ends: float = 0.0, **changed: Any) -> Transformer:
+    """Return a random model; ``ends`` is added to the logit of END."""
+    parts: dict[str, Any] = {
+        "attention": AttentionSettings(
+            scale=scale, options={"cap": 2.0} if scale == "softcap" else {}
+        ),
+        "source_size": N_SOURCE,
+        "target_size": N_TARGET,
+        "d_model": 17,
+        "d_k": 5,
+        "d_v": 7,
+        "n_heads": 3,
+        "n_layers": 2,
+        "feed_forward": 29,
+        "norm": "pre",
+        "positions": "sinusoidal",
+        "max_length": LONGEST,
+        "tied": False,
+        "scaled_embeddings": True,
+        "bias": True,
+        "dropout": 0.0,
+        "attention_dropout": None,
+        "init": "unit",
+        **changed,
+    }
+    model = Transformer(**parts).double().eval()
+    with torch.no_grad():
+        model.output.bias[END] += ends
+    return model
+
+
+def sentences() -> Tensor:
+    source = torch.randint(4, N_SOURCE, (len(LENGTHS), max(LENGTHS)))
+    for row, length in enumerate(LENGTHS):
+        source[row, length:] = PADDING
+    return source
+
+
+def translate(model: Transformer, source: Tensor, **rest: Any) -> list[list[int]]:
+    return greedy(model, source, padding=PADDING, begin=BEGIN, end=END, **rest)
+
+
+def by_hand(model: Transformer, source: Tensor, most: int) -> list[int]:
+    """Translate one sentence with the whole model, step by step."""
+    tokens = [BEGIN]
+    with torch.no_grad():
+        while len(tokens) <= most:
+            hidden = model(source[None], torch.tensor([tokens]), PADDING)
+            tokens.append(int(model.output(hidden[0, -1]).argmax()))
+            if tokens[-1] == END:
+                break
+    return tokens[1:]
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("scale", [*SCALE_MODES, 0.3])
+def test_cached_decoding_is_decoding(scale: str | float, norm: str) -> None:
+    model, source = build(scale, ends=1.5, norm=norm), sentences()
+    cached = translate(model, source, extra=2)
+    assert cached == translate(model, source, extra=2, cached=False)
+    alone = [by_hand(model, row[:n], 2 * n + 2) for row, n in zip(source, LENGTHS, strict=True)]
+    assert cached == alone
+    # Sentences leave the batch at different times, or nothing was tried.
+    assert len({len(tokens) for tokens in cached}) > 3
+
+
+@pytest.mark.parametrize("backend", ["explicit", "fused"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_backends_and_positions(backend: str, positions: str) -> None:
+    attention = AttentionSettings(scale="sqrt", backend=backend)
+    model = build(ends=1.5, attention=attention, positions=positions)
+    source = sentences()
+    cached = translate(model, source)
+    assert cached == translate(model, source, cached=False)
+    assert len({len(tokens) for tokens in cached}) > 2
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_batch_is_its_sentences(cached: bool) -> None:
+    model, source = build(ends=1.5), sentences()
+    together = translate(model, source, cached=cached)
+    apart = [
+        translate(model, row[None, : LENGTHS[i]], cached=cached)[0] for i, row in enumerate(source)
+    ]
+    assert together == apart
+    order = torch.tensor([4, 0, 6, 2, 1, 5, 3])
+    assert translate(model, source[order], cached=cached) == [together[i] for i in order.tolist()]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_translation_stops_at_its_end(cached: bool) -> None:
+    made = translate(build(ends=1.5), sentences(), cached=cached)
+    ended = [tokens for tokens in made if END in tokens]
+    assert len(ended) > 2
+    assert all(tokens.index(END) == len(tokens) - 1 for tokens in ended)
+    assert all(len(tokens) == LONGEST - 1 for tokens in made if END not in tokens)
+    assert translate(build(ends=1e3), sentences(), cached=cached) == [[END]] * len(LENGTHS)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize(("extra", "factor"), [(3, 2.0), (0, 1.0), (1, 0.5), (5, 0.0), (50, 2.0)])
+def test_a_translation_is_cut(cached: bool, extra: int, factor: float) -> None:
+    model = build(ends=-1e3)
+    made = translate(model, sentences(), extra=extra, factor=factor, cached=cached)
+    wanted = [min(int(factor * n + extra), LONGEST - 1) for n in LENGTHS]
+    assert [len(tokens) for tokens in made] == [max(1, n) for n in wanted]
+    assert all(END not in tokens for tokens in made)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_it_starts_with_begin_and_sees_all_of_the_source(
+    monkeypatch: pytest.MonkeyPatch, cached: bool
+) -> None:
+    model, source = build(), torch.randint(4, N_SOURCE, (1, 6))
+    decode, seen = model.decode, []
+
+    def watched(*args: Any, **rest: Any) -> Tensor:
+        seen.append(decode(*args, **rest))
+        return seen[-1]
+
+    monkeypatch.setattr(model, "decode", watched)
+
+    def first(given: Tensor) -> Tensor:
+        seen.clear()
+        translate(model, given, extra=2, factor=0.0, cached=cached)
+        return seen[0]
+
+    before = first(source)
+    with torch.no_grad():
+        wanted = model(source, torch.tensor([[BEGIN]]), PADDING)
+    torch.testing.assert_close(before, wanted, rtol=0.0, atol=1e-12)
+    for at in range(6):
+        changed = source.clone()
+        changed[0, at] = 4 + (changed[0, at] - 3) % (N_SOURCE - 4)
+        moved = float((first(changed) - before).abs().max())
+        assert moved > 1e-6, f"source position {at} moves nothing"
+
+
+def test_the_model_learns_nothing() -> None:
+    model = build(ends=1.5)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    translate(model, sentences())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_an_empty_batch() -> None:
+    assert translate(build(), torch.zeros(0, 3, dtype=torch.long)) == []
+
+
+def test_each_step_projects_one_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given = build(ends=-1e3), []
+    decode = model.decode
+
+    def counted(target: Tensor, *args: Any, **rest: Any) -> Tensor:
+        given.append(tuple(target.shape))
+        return decode(target, *args, **rest)
+
+    monkeypatch.setattr(model, "decode", counted)
+    translate(model, sentences()[:2], extra=1, factor=0.5)
+    # Two sentences of 6 and 2 tokens: 4 and 2 steps, and the shorter one leaves.
+    assert given == [(2, 1), (2, 1), (1, 1), (1, 1)]
