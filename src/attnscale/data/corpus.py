@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 FEWEST_FOR_CORRELATION = 20
-LEAST_CORRELATION = 0.3
+LEAST_CORRELATION, CLEARLY_BETTER = 0.3, 0.2
 
 
 def read_lines(path: Path) -> list[str]:
@@ -57,20 +57,31 @@ def read_pairs(source: Path, target: Path) -> tuple[list[str], list[str]]:
     return first, second
 
 
-def length_correlation(first: Sequence[str], second: Sequence[str]) -> float | None:
+def length_correlation(first: Sequence[str], second: Sequence[str], shift: int = 0) -> float | None:
     """Return the correlation of the pairs' lengths in characters, or None if it says nothing.
 
     Translations are about as long as their originals; lines that do not belong together are not.
+
+    Args:
+        first: Source texts.
+        second: Target texts, as many.
+        shift: Pair line i of the source with line i + shift of the target instead.
     """
-    lengths = np.array([[len(a), len(b)] for a, b in zip(first, second, strict=True)], dtype=float)
-    if len(lengths) < FEWEST_FOR_CORRELATION or (lengths.std(axis=0) == 0).any():
+    a = np.array([len(text) for text in first], dtype=float)
+    b = np.array([len(text) for text in second], dtype=float)
+    if shift > 0:
+        a, b = a[:-shift], b[shift:]
+    elif shift < 0:
+        a, b = a[-shift:], b[:shift]
+    if len(a) < FEWEST_FOR_CORRELATION or a.std() == 0 or b.std() == 0:
         return None
-    return float(np.corrcoef(lengths.T)[0, 1])
+    return float(np.corrcoef(a, b)[0, 1])
 
 
 def shift_warning(first: Sequence[str], second: Sequence[str]) -> str | None:
     """Return a warning if the pairs do not look like translations of each other.
 
+    That is so if their lengths hardly go together, or go together clearly better one line further.
     One stray line in the middle shifts only what comes after it, so halves and quarters are looked
     at too.
     """
@@ -78,11 +89,16 @@ def shift_warning(first: Sequence[str], second: Sequence[str]) -> str | None:
     for parts in (1, 2, 4):
         for part in range(parts):
             piece = slice(part * n // parts, (part + 1) * n // parts)
-            found = length_correlation(first[piece], second[piece])
-            if found is not None and found < LEAST_CORRELATION:
+            a, b = first[piece], second[piece]
+            found = length_correlation(a, b)
+            if found is None:
+                continue
+            beside = max(length_correlation(a, b, shift) or 0.0 for shift in (-1, 1))
+            if found < LEAST_CORRELATION or beside > found + CLEARLY_BETTER:
                 return (
-                    f"lines {piece.start + 1} to {piece.stop}: lengths of source and target hardly "
-                    f"go together (correlation {found:.2f}); is a line missing or extra before?"
+                    f"lines {piece.start + 1} to {piece.stop}: lengths of source and target go "
+                    f"together with correlation {found:.2f}, and {beside:.2f} if one side is moved by "
+                    "a line; is a line missing or extra before?"
                 )
     return None
 

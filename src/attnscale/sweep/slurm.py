@@ -22,7 +22,6 @@ from omegaconf import OmegaConf
 from attnscale.experiment.result import WORST
 from attnscale.sweep.job import write_outcome
 
-
 PLUGIN_NAME = "hydra_plugins.attnscale.SlurmSweepLauncher"
 
 
