@@ -171,3 +171,20 @@ def test_the_correlation_is_that_of_lengths() -> None:
     first = ["x" * n for n in range(1, 41)]
     assert length_correlation(first, ["y" * (3 * n) for n in range(1, 41)]) == pytest.approx(1.0)
     assert length_correlation(first, ["y" * n for n in range(40, 0, -1)]) == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"a line" * 50)[:-9]])
+def test_a_broken_gzip_file_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "train.de.gz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"train\.de\.gz: cannot be unpacked"):
+        read_lines(path)
+
+
+def test_a_shift_is_seen_where_sentences_repeat() -> None:
+    lengths = [15, 29, 20, 32, 30, 28, 20, 17] * 8
+    first = ["x" * n for n in lengths]
+    second = ["y" * (n + n % 3) for n in lengths]
+    assert shift_warning(first, second) is None
+    shifted = [*second[:10], "", *second[10:-1]]
+    assert "moved by a line" in str(shift_warning(first, shifted))

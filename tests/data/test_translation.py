@@ -84,7 +84,6 @@ def test_what_is_not_allowed_is_named(changed: dict[str, Any], message: str) -> 
 # --- what is kept ---
 
 
-BLANKS = ["", "   ", "\t", "\u00a0 "]
 GAPPED: Texts = (
     ["s1 s2", "", "s3", "   ", "s4 s5 s6", "s7", "\t"],
     ["t1", "t2 t2", "", "t3", "t4 t5", " \u00a0", ""],

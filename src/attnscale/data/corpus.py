@@ -6,6 +6,7 @@ part of a sentence, and splitting there would shift every later pair.
 
 import gzip
 import unicodedata
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,9 +23,15 @@ def read_lines(path: Path) -> list[str]:
     line.
 
     Raises:
-        ValueError: Naming the file and the line, if a byte is not UTF-8.
+        ValueError: Naming the file and the line, if a byte is not UTF-8; naming the file, if it is
+            no whole gzip file.
     """
-    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path}: cannot be unpacked: {error}") from error
     data = data.removeprefix(b"\xef\xbb\xbf")
     lines = data.split(b"\n")
     if lines[-1] == b"":
@@ -97,8 +104,8 @@ def shift_warning(first: Sequence[str], second: Sequence[str]) -> str | None:
             if found < LEAST_CORRELATION or beside > found + CLEARLY_BETTER:
                 return (
                     f"lines {piece.start + 1} to {piece.stop}: lengths of source and target go "
-                    f"together with correlation {found:.2f}, and {beside:.2f} if one side is moved by "
-                    "a line; is a line missing or extra before?"
+                    f"together with correlation {found:.2f}, and {beside:.2f} if one side is moved "
+                    "by a line; is a line missing or extra before?"
                 )
     return None
 

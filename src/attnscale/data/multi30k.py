@@ -8,6 +8,7 @@ import logging
 import os
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,8 @@ def download(address: str, path: Path, digest: str) -> None:
             with part.open(mode) as file:
                 while chunk := answer.read(CHUNK):
                     file.write(chunk)
+                if answer.length:
+                    raise ConnectionError(f"the connection ended {answer.length} bytes early")
     except urllib.error.HTTPError as error:
         if error.code != 416:  # "range not satisfiable": everything is there already
             raise
@@ -152,7 +155,7 @@ class Multi30k(TranslationData):
         for name, path in zip(names, kept, strict=True):
             try:
                 download(f"{self.address.rstrip('/')}/{name}", path, SHA256[name])
-            except (OSError, ValueError) as error:
+            except (OSError, HTTPException, ValueError) as error:
                 raise self._missing(split, f"could not be downloaded ({error})") from error
             log.info("data: %s is in %s", name, os.path.relpath(path))
         return kept[0], kept[1]

@@ -25,9 +25,9 @@ class Parallel(TranslationData):
             raise ValueError(f"data.dir={dir}: no such folder; it should hold {names}")
 
     def _tests(self) -> list[str]:
-        found = self.folder.glob(f"test*.{self.source}*")
-        stems = {path.name.removesuffix(".gz").rpartition(".")[0] for path in found}
-        return sorted(stems)
+        names = {path.name.removesuffix(".gz") for path in self.folder.glob("test*")}
+        end = f".{self.source}"
+        return sorted(name.removesuffix(end) for name in names if name.endswith(end))
 
     def test_split(self) -> str:
         """Return the named test set, or the first that is there."""

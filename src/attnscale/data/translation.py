@@ -148,7 +148,7 @@ class TranslationData(pl.LightningDataModule):
         empty = long = 0
         for a, b in zip(first, second, strict=True):
             x, y = cut[0](a), cut[1](b)
-            if split == "train" and not (x and y):
+            if split == "train" and not (x and y and a.strip() and b.strip()):
                 empty += 1
                 continue
             if max(len(x), len(y)) > self.max_length:
