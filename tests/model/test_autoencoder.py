@@ -3,10 +3,11 @@ import math
 import pytest
 import torch
 from jaxtyping import TypeCheckError
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from attnscale.attention import MultiHeadAttention, attentions, padding_keep
+from attnscale.attention.dropout import Dropout
 from attnscale.model.autoencoder import AttentionAutoencoder
 from attnscale.model.layers import AttentionSettings
 
@@ -150,7 +151,7 @@ def test_dropout_acts_in_training_only() -> None:
     model = build(dropout=0.5, feed_forward=D_HIDDEN)
     x = inputs(torch.float32)
     assert [module.dropout for module in attentions(model).values()] == [0.5]
-    assert [module.p for module in model.modules() if isinstance(module, nn.Dropout)] == [0.5]
+    assert [module.p for module in model.modules() if isinstance(module, Dropout)] == [0.5]
     assert not torch.allclose(model(x), model(x))
     model.eval()
     assert torch.equal(model(x), model(x))
