@@ -213,6 +213,7 @@ def quiet_warnings() -> None:
         ".*is smaller than the logging interval.*",
         ".*Checkpoint directory .* exists and is not empty.*",
         ".*GPU available but not used.*",
+        ".*`srun` command is available on your system but is not used.*",
         ".*isinstance\\(treespec, LeafSpec\\).*",
         ".*`optimizer.step\\(\\)` before `lr_scheduler.step\\(\\)`.*",
         ".*that has no `state_dict`.*",

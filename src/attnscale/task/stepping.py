@@ -148,6 +148,15 @@ class SteppedModule(pl.LightningModule):
             return nullcontext()
         return cast(AbstractContextManager[Any], strategy.block_backward_sync())
 
+    def _no_autocast(self) -> AbstractContextManager[Any]:
+        """A backward pass uses the types of its forward pass, and must not be narrowed again."""
+        kind = self.device.type
+        return (
+            torch.autocast(kind, enabled=False)
+            if torch.is_autocast_enabled(kind)
+            else nullcontext()
+        )
+
     def training_step(self, block: list[Any], index: int) -> None:
         """Train on each batch of a block in turn."""
         optimizer = cast(LightningOptimizer, self.optimizers())
@@ -166,7 +175,7 @@ class SteppedModule(pl.LightningModule):
             loss = self.loss(batch)
             if group > 1:
                 loss = loss / group
-            with self._sync(wanted=last):
+            with self._sync(wanted=last), self._no_autocast():
                 if direct is not None:
                     direct.backward(loss)
                 else:
@@ -180,6 +189,9 @@ class SteppedModule(pl.LightningModule):
                     optimizer.step()
                 if scheduler is not None:
                     scheduler.step()
+                # Within one context autocast keeps its narrow copies of the weights, and these have
+                # just been changed.
+                torch.clear_autocast_cache()
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Clip, after callbacks have seen the gradients."""
