@@ -189,9 +189,6 @@ class SteppedModule(pl.LightningModule):
                     optimizer.step()
                 if scheduler is not None:
                     scheduler.step()
-                # Within one context autocast keeps its narrow copies of the weights, and these have
-                # just been changed.
-                torch.clear_autocast_cache()
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Clip, after callbacks have seen the gradients."""
