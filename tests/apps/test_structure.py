@@ -11,7 +11,12 @@ from hydra.utils import get_object
 
 ROOT = Path(__file__).resolve().parents[2]
 APPS = sorted(path for path in (ROOT / "src").glob("*.py") if path.name != "__init__.py")
-BUILT = sorted(p for p in (ROOT / "conf").rglob("*.yaml") if "_target_:" in p.read_text())
+BUILT = sorted(
+    p
+    for p in (ROOT / "conf").rglob("*.yaml")
+    # Hydra makes its plugins itself, from names of its own.
+    if "_target_:" in p.read_text() and "launcher" not in p.parts
+)
 
 
 @pytest.mark.parametrize("path", APPS, ids=lambda p: p.name)

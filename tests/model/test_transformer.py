@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from attnscale.attention import SCALE_MODES, MultiHeadAttention
 from attnscale.attention.dropout import Dropout
+from attnscale.model.embedding import sinusoids
 from attnscale.model.layers import AttentionSettings
-from attnscale.model.transformer import STACK_NORMS, Transformer, sinusoids
+from attnscale.model.transformer import STACK_NORMS, Transformer
 
 # All different, so that no two axes can be taken for each other.
 BATCH, SOURCE, TARGET, N_SOURCE, N_TARGET = 2, 7, 11, 23, 29

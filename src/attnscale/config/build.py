@@ -22,6 +22,7 @@ from hydra.utils import get_object
 from hydra.utils import instantiate as hydra_instantiate  # noqa: TID251 -- the one place
 from omegaconf import DictConfig, OmegaConf
 
+from attnscale.config.app_schema import APP_GROUPS
 from attnscale.config.schema import GROUPS
 
 ALLOWED_TARGETS = ("attnscale", "torch", "pytorch_lightning", "torchmetrics")
@@ -117,7 +118,7 @@ def choices() -> str:
 def register() -> None:
     """Register types and resolvers; may be called repeatedly."""
     store = ConfigStore.instance()
-    for (group, name), node in GROUPS.items():
+    for (group, name), node in {**GROUPS, **APP_GROUPS}.items():
         store.store(group=group, name=name, node=node)
     OmegaConf.register_new_resolver("project", lambda: str(project_root()), replace=True)
     OmegaConf.register_new_resolver("scale_modes", scale_modes, replace=True)

@@ -242,55 +242,6 @@ class TrainConfig:
     tags: dict[str, Any] = MISSING
 
 
-@dataclass
-class CurvesConfig:
-    """The root of ``python -m src.curves``."""
-
-    sweep: str = MISSING
-    metrics: list[str] = MISSING
-    file: str = MISSING
-    tracking: Any = MISSING
-
-
-@dataclass
-class TranslateConfig:
-    """The root of ``python -m src.translate``."""
-
-    checkpoint: str | None = MISSING
-    input: str = MISSING
-    output: str = MISSING
-    batch_sentences: int = MISSING
-    device: str = MISSING
-
-
-@dataclass
-class EvaluateDataConfig:
-    """``data`` of ``python -m src.evaluate``."""
-
-    split: str = MISSING
-    dir: str | None = MISSING
-
-
-@dataclass
-class EvaluateTrainerConfig:
-    """``trainer`` of ``python -m src.evaluate``."""
-
-    accelerator: str | None = MISSING
-    devices: Any = MISSING
-    strategy: str | None = MISSING
-
-
-@dataclass
-class EvaluateConfig:
-    """The root of ``python -m src.evaluate``."""
-
-    checkpoint: str | None = MISSING
-    data: EvaluateDataConfig = MISSING
-    trainer: EvaluateTrainerConfig = MISSING
-    tracking: Any = MISSING
-    folder: str = MISSING
-
-
 GROUPS: dict[tuple[str, str], type] = {
     ("schema/attention", "default"): AttentionConfig,
     ("schema/model", "autoencoder"): AutoencoderConfig,
@@ -306,8 +257,5 @@ GROUPS: dict[tuple[str, str], type] = {
     ("schema/tracking", "default"): TrackingConfig,
     ("schema/trainer", "default"): TrainerConfig,
     ("schema", "train"): TrainConfig,
-    ("schema", "curves"): CurvesConfig,
-    ("schema", "translate"): TranslateConfig,
-    ("schema", "evaluate"): EvaluateConfig,
 }
 """(group, name) of each type in Hydra's ConfigStore."""

@@ -30,6 +30,13 @@ def _matmul_dtype(device: str) -> torch.dtype:
     return torch.get_autocast_dtype(device)
 
 
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiply in the type of ``hidden``, whatever autocast says, and return fp32."""
+    with torch.autocast(hidden.device.type, enabled=False):
+        added = None if bias is None else bias.to(hidden.dtype)
+        return functional.linear(hidden, weight.to(hidden.dtype), added).float()
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917
@@ -40,9 +47,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         target: Tensor,
         smoothing: float,
     ) -> Tensor:
-        with torch.autocast(hidden.device.type, enabled=False):
-            narrow = None if bias is None else bias.to(hidden.dtype)
-            logits = functional.linear(hidden, weight.to(hidden.dtype), narrow).float()
+        logits = _logits(hidden, weight, bias)
         torch.log_softmax(logits, dim=-1, out=logits)
         rows = torch.arange(len(target), device=target.device)
         loss = logits[rows, target].sum() * (smoothing - 1.0)
@@ -84,10 +89,10 @@ def linear_cross_entropy(
         target: The right token's number.
         smoothing: Label smoothing ε, 0 to 1.
     """
+    if torch.is_autocast_enabled(hidden.device.type):
+        hidden = hidden.to(_matmul_dtype(hidden.device.type))
     if torch.is_grad_enabled():
-        if torch.is_autocast_enabled(hidden.device.type):
-            hidden = hidden.to(_matmul_dtype(hidden.device.type))
         made: Tensor = _LinearCrossEntropy.apply(hidden, weight, bias, target, smoothing)  # type: ignore[no-untyped-call]
         return made
-    logits = functional.linear(hidden, weight, bias).float()
+    logits = _logits(hidden, weight, bias)
     return functional.cross_entropy(logits, target, reduction="sum", label_smoothing=smoothing)

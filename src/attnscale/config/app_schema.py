@@ -1,0 +1,63 @@
+"""Types of the roots of the apps beside ``train``; see ``schema.py``."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from attnscale.config.schema import MISSING
+
+
+@dataclass
+class CurvesConfig:
+    """The root of ``python -m src.curves``."""
+
+    sweep: str = MISSING
+    metrics: list[str] = MISSING
+    file: str = MISSING
+    tracking: Any = MISSING
+
+
+@dataclass
+class TranslateConfig:
+    """The root of ``python -m src.translate``."""
+
+    checkpoint: str | None = MISSING
+    input: str = MISSING
+    output: str = MISSING
+    batch_sentences: int = MISSING
+    device: str = MISSING
+
+
+@dataclass
+class EvaluateDataConfig:
+    """``data`` of ``python -m src.evaluate``."""
+
+    split: str = MISSING
+    dir: str | None = MISSING
+
+
+@dataclass
+class EvaluateTrainerConfig:
+    """``trainer`` of ``python -m src.evaluate``."""
+
+    accelerator: str | None = MISSING
+    devices: Any = MISSING
+    strategy: str | None = MISSING
+
+
+@dataclass
+class EvaluateConfig:
+    """The root of ``python -m src.evaluate``."""
+
+    checkpoint: str | None = MISSING
+    data: EvaluateDataConfig = MISSING
+    trainer: EvaluateTrainerConfig = MISSING
+    tracking: Any = MISSING
+    folder: str = MISSING
+
+
+APP_GROUPS: dict[tuple[str, str], type] = {
+    ("schema", "curves"): CurvesConfig,
+    ("schema", "translate"): TranslateConfig,
+    ("schema", "evaluate"): EvaluateConfig,
+}
+"""(group, name) of each type in Hydra's ConfigStore."""
