@@ -374,6 +374,12 @@ def test_many_metrics_and_parameters(lab: Any) -> None:
     assert all(len(lab.curve(recorded.info.run_id, key)) == 12 for key in norms[:5])
 
 
+def test_norms_of_the_model_only(lab: Any) -> None:
+    lab.run(*SHORT, "model.n_layers=2", "callbacks.curves.per_attention=false")
+    norms = {key for key in lab.last().data.metrics if key.startswith("grad_norm/")}
+    assert norms == {f"grad_norm/{name}" for name in ("total", "q", "k", "v", "o")}
+
+
 def test_half_precision_trains_like_full(lab: Any) -> None:
     full = lab.run(*SHORT, "trainer.max_epochs=4")
     half = lab.run(*SHORT, "trainer.max_epochs=4", "trainer.precision=bf16-mixed")

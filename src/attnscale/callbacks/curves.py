@@ -25,8 +25,14 @@ PROJECTIONS = ("q", "k", "v", "o")
 class Curves(pl.Callback):
     """Records ``train/loss`` and ``grad_norm/…`` against optimizer steps."""
 
-    def __init__(self) -> None:
-        """Start empty."""
+    def __init__(self, *, per_attention: bool) -> None:
+        """Start empty.
+
+        Args:
+            per_attention: Whether models with several attentions get the norms of each one too; four
+                points a step for each attention.
+        """
+        self.per_attention = per_attention
         self.rows: list[Tensor] = []
         self.steps: list[int] = []
         self.times: list[float] = []
@@ -50,7 +56,7 @@ class Curves(pl.Callback):
                 for p in attention.projections()[name]
                 if p.requires_grad
             ]
-        if len(found) > 1:
+        if self.per_attention and len(found) > 1:
             for path, attention in found.items():
                 for name, parameters in attention.projections().items():
                     groups[f"grad_norm/{path}/{name}"] = [
