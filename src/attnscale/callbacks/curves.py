@@ -29,7 +29,7 @@ class Curves(pl.Callback):
         """Start empty.
 
         Args:
-            per_attention: Whether models with several attentions get the norms of each one too; four
+            per_attention: Whether models with several attentions get the norms of each too; four
                 points a step for each attention.
         """
         self.per_attention = per_attention
