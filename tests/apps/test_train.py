@@ -30,7 +30,7 @@ def last_line(text: str) -> str:
 
 
 def test_one_run_then_the_printed_hint(shell: Any) -> None:
-    done = shell(*SHORT)
+    done = shell(*SHORT, "attention.scale=none", "model.d_k=16")
     assert done.returncode == 0, done.stderr
     assert f"Recording to {shell.uri} (MLFLOW_TRACKING_URI)" in done.stdout
     assert f"mlflow ui --backend-store-uri {shell.uri}" in done.stdout
@@ -39,6 +39,8 @@ def test_one_run_then_the_printed_hint(shell: Any) -> None:
     lines = [line for line in done.stdout.splitlines() if line.strip()]
     assert len(lines) == len(set(lines)), "a message came twice"
     assert done.stderr == ""
+    (first,) = shell.runs()
+    assert first.data.tags["mlflow.runName"].startswith("autoencoder scale=none d_k=16 (")
     hint = re.search(
         r"^train on\s+python -m src\.train (checkpoint=\S+) trainer", done.stdout, re.MULTILINE
     )
@@ -46,6 +48,7 @@ def test_one_run_then_the_printed_hint(shell: Any) -> None:
     again = shell(hint[1], "trainer.max_epochs=2")
     assert again.returncode == 0, again.stderr
     assert re.search(r"^optimizer steps\s+8$", again.stdout, re.MULTILINE)
+    assert re.search(r"^run\s+autoencoder scale=none d_k=16 ", again.stdout, re.MULTILINE)
     assert sorted(r.info.status for r in shell.runs()) == ["FINISHED", "FINISHED"]
     # Nothing left to train, and a setting that contradicts what was trained: one line each.
     over = shell(hint[1])
@@ -53,7 +56,7 @@ def test_one_run_then_the_printed_hint(shell: Any) -> None:
     assert "trainer.max_epochs=1" in last_line(over.stderr)
     other = shell(hint[1], "trainer.max_epochs=2", "model.d_k=32")
     assert other.returncode == 1
-    assert "model.d_k=32: the checkpoint was trained with model.d_k=64" in last_line(other.stderr)
+    assert "model.d_k=32: the checkpoint was trained with model.d_k=16" in last_line(other.stderr)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,14 @@ def test_a_mistake_is_one_line(shell: Any, argument: str, words: tuple[str, ...]
     assert "Traceback" not in done.stdout + done.stderr
     if Path(shell.path, "mlflow.db").exists():
         assert all(run.info.status != "RUNNING" for run in shell.runs())
+
+
+def test_a_mistake_of_several_processes_is_one_line(shell: Any) -> None:
+    done = shell("model.d_k=0", "trainer=ddp_cpu", *SHORT)
+    assert done.returncode == 1
+    assert done.stderr.strip() == "model.d_k=0: must be at least 1"
+    (run,) = shell.runs()
+    assert run.info.status == "FAILED"
 
 
 def test_a_traceback_can_be_asked_for(shell: Any) -> None:

@@ -361,6 +361,6 @@ def test_there_is_a_checksum_of_every_file_of_the_default_set() -> None:
         for split in ("train", "val", "test_2016_flickr")
         for language in ("en", "de", "fr")
     }
-    assert set(multi30k.SHA256) == wanted
+    assert wanted <= set(multi30k.SHA256)
     assert all(len(bytes.fromhex(digest)) == 32 for digest in multi30k.SHA256.values())
-    assert len(set(multi30k.SHA256.values())) == len(wanted)
+    assert len(set(multi30k.SHA256.values())) == len(multi30k.SHA256)

@@ -171,3 +171,12 @@ def test_a_fully_padded_batch_cannot_poison(lab: Any, tmp_path: Path, precision:
         "attention.scale=none",
     )
     assert result.diverged is None
+
+
+def test_only_what_was_translated_is_scored(lab: Any) -> None:
+    trained = lab.run(*SMALL, "data.eval_batch_sentences=10")
+    score = ("trainer.limit_train_batches=0", f"checkpoint={trained.best_checkpoint}")
+    part = lab.run(*SMALL, *score, "data.eval_batch_sentences=10", "trainer.limit_test_batches=1")
+    assert len(Path(part.folder, "test.en").read_text().splitlines()) == 10
+    whole = Path(trained.folder, "test.en").read_text().splitlines()
+    assert set(Path(part.folder, "test.en").read_text().splitlines()) <= set(whole)

@@ -148,7 +148,7 @@ def test_the_configuration_comes_before_the_environment(
 def test_a_server_decides_on_its_artifacts(tmp_path: Path) -> None:
     found = find_store("http://host:5000", tmp_path)
     assert found == Store("http://host:5000", None, "tracking.uri")
-    assert found.ui_command() == "open http://host:5000"
+    assert found.ui_command() == "http://host:5000"
 
 
 def test_options_of_a_uri_are_kept_and_not_shown(tmp_path: Path) -> None:

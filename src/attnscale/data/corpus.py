@@ -16,6 +16,23 @@ FEWEST_FOR_CORRELATION = 20
 LEAST_CORRELATION, CLEARLY_BETTER = 0.3, 0.2
 
 
+def decode_line(line: bytes, name: str, number: int) -> str:
+    """Return a line's text, without its end and without a byte-order mark in front of the first.
+
+    Raises:
+        ValueError: Naming ``name`` and the line, if a byte is not UTF-8.
+    """
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
+    if number == 1:
+        line = line.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return unicodedata.normalize("NFC", line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{name}, line {number}: byte 0x{line[error.start]:02x} is not UTF-8; convert it first"
+        ) from error
+
+
 def read_lines(path: Path) -> list[str]:
     r"""Read the lines of a UTF-8 file, plain or ``.gz``, in Unicode's composed form (NFC).
 
@@ -32,21 +49,10 @@ def read_lines(path: Path) -> list[str]:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"{path}: cannot be unpacked: {error}") from error
-    data = data.removeprefix(b"\xef\xbb\xbf")
     lines = data.split(b"\n")
     if lines[-1] == b"":
         lines.pop()
-    texts = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            text = line.removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{path}, line {number}: byte 0x{line[error.start]:02x} is not UTF-8; "
-                "convert the file first"
-            ) from error
-        texts.append(unicodedata.normalize("NFC", text))
-    return texts
+    return [decode_line(line, str(path), number) for number, line in enumerate(lines, start=1)]
 
 
 def read_pairs(source: Path, target: Path) -> tuple[list[str], list[str]]:

@@ -1,7 +1,9 @@
 """A corpus as two flat arrays: all tokens, and where each sentence starts."""
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -55,3 +57,33 @@ class Packed:
             sentence = self[i]
             rows[row, : len(sentence)] = sentence
         return rows
+
+
+class FlatTokens:
+    """Tokens of many sentences in one array, before a vocabulary: numbered as they come."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.first_seen: dict[str, int] = {}
+        self.numbers, self.lengths = array("i"), array("i")
+
+    def add(self, tokens: Sequence[str]) -> None:
+        """Append a sentence."""
+        seen = self.first_seen
+        self.numbers.extend(seen.setdefault(token, len(seen)) for token in tokens)
+        self.lengths.append(len(tokens))
+
+    def counts(self) -> Counter[str]:
+        """Return how often each token occurs."""
+        found = np.bincount(
+            np.asarray(self.numbers, dtype=np.int64), minlength=len(self.first_seen)
+        )
+        return Counter(dict(zip(self.first_seen, found.tolist(), strict=True)))
+
+    def numbered(self, index: Mapping[str, int], unknown: int) -> Iterator[npt.NDArray[np.int32]]:
+        """Yield the sentences under a vocabulary's numbers."""
+        table = np.array([index.get(token, unknown) for token in self.first_seen], dtype=np.int32)
+        final = table[np.asarray(self.numbers, dtype=np.int64)]
+        ends = np.cumsum(np.asarray(self.lengths, dtype=np.int64))
+        for end, length in zip(ends, self.lengths, strict=True):
+            yield final[end - length : end]

@@ -13,13 +13,20 @@ from torch import Tensor
 from attnscale.data.batching import BlockLoader, Processes
 from attnscale.data.buckets import by_sentences, by_tokens
 from attnscale.data.corpus import shift_warning
-from attnscale.data.packed import Packed
-from attnscale.data.vocabulary import BEGIN, END, PADDING, Preprocessing, Vocabulary
+from attnscale.data.packed import FlatTokens, Packed
+from attnscale.data.vocabulary import (
+    BEGIN,
+    END,
+    PADDING,
+    UNKNOWN,
+    Preprocessing,
+    Vocabulary,
+)
 
 log = logging.getLogger(__name__)
 
 TOO_LONG = ("skip", "cut")
-LANGUAGES = ("en", "de", "fr")
+SIDES = ("source", "target")
 
 
 class TranslationBatch(NamedTuple):
@@ -138,53 +145,58 @@ class TranslationData(pl.LightningDataModule):
         """Use vocabularies of a checkpoint instead of building them from the training set."""
         self.vocabularies = {"source": Vocabulary(source), "target": Vocabulary(target)}
 
-    def _tokens(self, split: str) -> tuple[list[str], list[str], list[list[str]], list[list[str]]]:
+    def _raw(self, split: str) -> tuple[list[str], list[str], list[FlatTokens]]:
+        """Read and tokenise a split; tokens go into flat arrays under numbers of their own."""
         first, second = self.pairs(split)
-        warning = shift_warning(first, second) if split == "train" else None
+        training = split == "train"
+        warning = shift_warning(first, second) if training else None
         if warning is not None:
             log.warning("data: %s: %s", split, warning)
-        cut = [self.preprocessing[side].splitter() for side in ("source", "target")]
-        kept: tuple[list[str], list[str], list[list[str]], list[list[str]]] = ([], [], [], [])
+        cut = [self.preprocessing[side].splitter() for side in SIDES]
+        flat = [FlatTokens(), FlatTokens()]
+        texts: tuple[list[str], list[str]] = ([], [])
         empty = long = 0
         for a, b in zip(first, second, strict=True):
             x, y = cut[0](a), cut[1](b)
-            if split == "train" and not (x and y and a.strip() and b.strip()):
+            if training and not (x and y and a.strip() and b.strip()):
                 empty += 1
                 continue
             if max(len(x), len(y)) > self.max_length:
                 long += 1
-                if split == "train" and self.too_long == "skip":
+                if training and self.too_long == "skip":
                     continue
                 x, y = x[: self.max_length], y[: self.max_length]
-            kept[0].append(a)
-            kept[1].append(b)
-            kept[2].append(x)
-            kept[3].append(y)
+            for part, text, store, tokens in zip(texts, (a, b), flat, (x, y), strict=True):
+                part.append(text)
+                store.add(tokens)
         if empty:
             log.info("data: %s: %d pairs with an empty side left out", split, empty)
         if long:
-            done = "left out" if split == "train" and self.too_long == "skip" else "cut"
+            done = "left out" if training and self.too_long == "skip" else "cut"
             log.info(
                 "data: %s: %d pairs of more than data.max_length=%d tokens %s",
                 *(split, long, self.max_length, done),
             )
-        if not kept[0]:
+        if not texts[0]:
             raise ValueError(f"data: the split {split} has no usable pair")
-        return kept
+        return *texts, flat
 
     def _load(self, split: str) -> Split:
-        first, second, x, y = self._tokens(split)
+        first, second, flat = self._raw(split)
         if not self.vocabularies:
             if split != "train":
                 self.load("train")
             else:
                 self.vocabularies = {
-                    side: Vocabulary.build(tokens, min_frequency=self.min_frequency)
-                    for side, tokens in (("source", x), ("target", y))
+                    side: Vocabulary.from_counts(store.counts(), min_frequency=self.min_frequency)
+                    for side, store in zip(SIDES, flat, strict=True)
                 }
-        encode = self.vocabularies["source"].encode, self.vocabularies["target"].encode
-        source = Packed([*encode[0](tokens), END] for tokens in x)
-        target = Packed([BEGIN, *encode[1](tokens), END] for tokens in y)
+        numbered = [
+            store.numbered(self.vocabularies[side].index, UNKNOWN)
+            for side, store in zip(SIDES, flat, strict=True)
+        ]
+        source = Packed([*sentence, END] for sentence in numbered[0])
+        target = Packed([BEGIN, *sentence, END] for sentence in numbered[1])
         return Split(first, second, source, target)
 
     def load(self, split: str) -> Split:

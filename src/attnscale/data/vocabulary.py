@@ -97,9 +97,18 @@ class Vocabulary:
     @classmethod
     def build(cls, sentences: Iterable[Sequence[str]], *, min_frequency: int) -> "Vocabulary":
         """Collect tokens that occur often enough, the frequent ones first."""
+        counts = Counter(token for sentence in sentences for token in sentence)
+        return cls.from_counts(counts, min_frequency=min_frequency)
+
+    @classmethod
+    def from_counts(cls, counts: Counter[str], *, min_frequency: int) -> "Vocabulary":
+        """Take tokens that occur often enough, the frequent ones first.
+
+        Raises:
+            ValueError: If ``min_frequency`` is below 1.
+        """
         if min_frequency < 1:
             raise ValueError(f"data.min_frequency={min_frequency}: must be at least 1")
-        counts = Counter(token for sentence in sentences for token in sentence)
         for special in SPECIALS:
             counts.pop(special, None)
         made = _torchtext().vocab.Vocab(counts, min_freq=min_frequency, specials=list(SPECIALS))

@@ -91,6 +91,20 @@ def make_data(config: Mapping[str, Any]) -> Any:
     return data
 
 
+def check_lengths(config: Mapping[str, Any]) -> None:
+    """Check that the longest sentence of the data fits the model's positions.
+
+    Raises:
+        ValueError: Naming both keys.
+    """
+    longest, positions = config["data"].get("max_length"), config["model"].get("max_length")
+    if longest is not None and positions is not None and longest + 1 > positions:
+        raise ValueError(
+            f"model.max_length={positions}: a sentence of {longest + 1} tokens is too long; "
+            f"raise it, or lower data.max_length={longest}"
+        )
+
+
 def make_model(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> nn.Module:
     """Build the model; ``arguments`` are what it must know of the data."""
     made = build(config["model"], attention=attention_settings(config), **arguments)
@@ -254,6 +268,7 @@ def assemble(config: Mapping[str, Any], record: Record | None) -> Parts:
     if config["checkpoint"] is not None:
         take_vocabularies(data, load_checkpoint(config["checkpoint"]))
     trainer = make_trainer(config, record)
+    check_lengths(config)
     model = make_model(config, data.model_arguments())
     if trainer.world_size != processes_wanted(config["trainer"]):
         raise ValueError(

@@ -32,7 +32,7 @@ RANK_VARIABLES = (
     "NODE_RANK",
     "TORCHELASTIC_RUN_ID",
 )
-GRACE_SECONDS = 20.0
+GRACE_SECONDS = 40.0  # torchrun itself gives its workers 30
 CONFIG_FILE, RESULT_FILE = "processes.json", "result.json"
 
 
@@ -67,7 +67,9 @@ def processes_wanted(trainer: Mapping[str, Any]) -> int:
     on_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
     there = torch.cuda.device_count() if on_gpu else 1
     if on_gpu and there == 0:
-        raise ValueError(f"trainer.accelerator={accelerator}: no GPU was found; use trainer=cpu")
+        raise ValueError(
+            f"trainer.accelerator={accelerator}: no GPU was found; use trainer.accelerator=cpu"
+        )
     if isinstance(devices, list):
         count = len(devices)
     elif devices in ("auto", -1, "-1"):
@@ -95,12 +97,20 @@ def _environment(n: int) -> dict[str, str]:
     return kept
 
 
-def _first_error(folder: Path) -> str | None:
+def _first(folder: Path) -> dict[str, Any] | None:
     files = sorted(folder.glob("error-rank*.json"), key=lambda p: p.stat().st_mtime_ns)
-    if not files:
-        return None
-    found = json.loads(files[0].read_text())
-    return f"rank {found['rank']}: {found['type']}: {found['message']}"
+    return dict(json.loads(files[0].read_text())) if files else None
+
+
+def _first_mistake(folder: Path) -> str | None:
+    """Return the message of a value that is not allowed; every process meets it alike."""
+    found = _first(folder)
+    return str(found["message"]) if found is not None and found["type"] == "ValueError" else None
+
+
+def _first_error(folder: Path) -> str | None:
+    found = _first(folder)
+    return None if found is None else f"rank {found['rank']}: {found['type']}: {found['message']}"
 
 
 def run_in_processes(config: Mapping[str, Any], *, n: int, run_id: str | None, store: str) -> None:
@@ -143,6 +153,8 @@ def run_in_processes(config: Mapping[str, Any], *, n: int, run_id: str | None, s
             _end(child)
             raise
     if code != 0 or not (folder / RESULT_FILE).exists():
+        if (mistake := _first_mistake(folder)) is not None:
+            raise ValueError(mistake)
         reason = _first_error(folder) or _last_line(folder / "processes.log")
         raise ProcessFailedError(
             f"{n} processes: {reason} (all output: {folder / 'processes.log'})"

@@ -17,7 +17,7 @@ from attnscale.experiment.processes import (
     rank,
     run_in_processes,
 )
-from attnscale.experiment.result import RUN_FILE, Result
+from attnscale.experiment.result import RUN_FILE, Result, default_name
 from attnscale.experiment.train import train
 from attnscale.tracking.provenance import provenance
 from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
@@ -25,12 +25,6 @@ from attnscale.tracking.store import Store, find_store
 
 ARTIFACTS = ("samples.txt", "signatures.json")
 """Files that a task may leave in the run's folder, kept with the record."""
-
-
-def default_name(config: Mapping[str, Any]) -> str:
-    """Return a readable name for a run of which nothing was swept."""
-    model = str(config["model"]["_target_"]).rpartition(".")[0].rpartition(".")[2]
-    return f"{model} scale={config['attention']['scale']} d_k={config['model']['d_k']}"
 
 
 def _device(trainer: Mapping[str, Any]) -> str:

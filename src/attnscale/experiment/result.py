@@ -58,3 +58,9 @@ class Result:
     def load(cls, path: Path) -> "Result":
         """Read what :meth:`save` wrote."""
         return cls(**json.loads(path.read_text()))
+
+
+def default_name(config: Mapping[str, Any]) -> str:
+    """Return a readable name for a run of which nothing was swept."""
+    model = str(config["model"]["_target_"]).rpartition(".")[0].rpartition(".")[2]
+    return f"{model} scale={config['attention']['scale']} d_k={config['model']['d_k']}"

@@ -1,5 +1,6 @@
 """Training, validation and test in this process."""
 
+import contextlib
 import dataclasses
 import gc
 import math
@@ -21,9 +22,21 @@ from attnscale.experiment.result import WORST, Result
 from attnscale.tracking.record import Record
 
 
-def _peak_memory_mib() -> float:
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+def _forget_peak() -> None:
+    """Start measuring the largest memory anew, so that a job does not report an earlier one's."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_memory_mib(*, gpu: bool) -> float:
+    if gpu:
         return torch.cuda.max_memory_allocated() / 2**20
+    status = Path("/proc/self/status")
+    for line in status.read_text().splitlines() if status.exists() else []:
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -71,7 +84,10 @@ def _checkpoints(parts: Parts) -> tuple[str | None, str | None]:
     best = [c.best_model_path for c in callbacks if isinstance(c, BestCheckpoint)]
     kept = [c for c in callbacks if isinstance(c, ModelCheckpoint)]
     last = [c.best_model_path for c in kept if not isinstance(c, BestCheckpoint)]
-    return (best[0] or None if best else None, last[0] or None if last else None)
+    paths = [found[0] if found else "" for found in (best, last)]
+    # A resumed run may remember the best of a run whose files are gone.
+    first, second = (path if Path(path).is_file() else None for path in paths)
+    return first, second
 
 
 def train(config: Mapping[str, Any], record: Record | None) -> Result:
@@ -96,6 +112,7 @@ def train(config: Mapping[str, Any], record: Record | None) -> Result:
 
 
 def _train(config: Mapping[str, Any], record: Record | None) -> Result:
+    _forget_peak()
     parts = assemble(config, record)
     module, trainer = parts.module, parts.trainer
     fitting = trainer.limit_train_batches != 0
@@ -115,11 +132,11 @@ def _train(config: Mapping[str, Any], record: Record | None) -> Result:
         tested = best if fitting else checkpoint
         trainer.test(module, datamodule=parts.data, ckpt_path=tested, verbose=False)
     metrics = dict(module.results)
-    best_loss = module.best_loss if math.isfinite(module.best_loss) else None
+    best_loss = module.best_loss if fitting and math.isfinite(module.best_loss) else None
     if best_loss is not None:
         metrics["val/best_loss"] = best_loss
     rate = (steps - module.first_step) / seconds if seconds > 0 else 0.0
-    memory = _peak_memory_mib()
+    memory = _peak_memory_mib(gpu=module.device.type == "cuda")
     if record is not None:
         closing = {
             "time/steps_per_second": rate,

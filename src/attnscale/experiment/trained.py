@@ -88,6 +88,9 @@ def evaluation_config(
         **config["trainer"],
         "limit_train_batches": 0,
         "limit_val_batches": 0,
+        "limit_test_batches": 1.0,
+        "fast_dev_run": False,
+        "overfit_batches": 0.0,
         "default_root_dir": config["folder"],
     }
     if "test" in config["data"]:

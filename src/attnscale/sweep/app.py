@@ -54,11 +54,11 @@ def read_jobs(folder: Path) -> list[dict[str, Any]]:
     return jobs
 
 
-def _end_lost(sweep: state.Sweep, file: Path) -> None:
+def _end_lost(sweep: state.Sweep, file: Path, status: str) -> None:
     """End the run of a job that ended without a word, so that it does not look alive."""
     if file.is_file():
         run_id = json.loads(file.read_text())["run_id"]
-        sweep.record.client.set_terminated(run_id, FAILED)
+        sweep.record.client.set_terminated(run_id, status)
 
 
 def _finish_sweep(interrupted: bool, problem: str | None) -> int:
@@ -73,7 +73,8 @@ def _finish_sweep(interrupted: bool, problem: str | None) -> int:
         return 1
     for job in jobs:
         if job["status"] == "LOST":
-            _end_lost(sweep, sweep.folder / str(job["index"]) / RUN_FILE)
+            file = sweep.folder / str(job["index"]) / RUN_FILE
+            _end_lost(sweep, file, KILLED if interrupted else FAILED)
     bad = [job for job in jobs if job["status"] != "FINISHED"]
     status = KILLED if interrupted else FAILED if bad or problem else FINISHED
     ended = f"{len(jobs) - len(bad)} of {len(jobs)} started jobs finished"

@@ -33,8 +33,8 @@ class SweepHook(Callback):
         """Check the overrides, then record the sweep. Hydra turns exceptions here into warnings."""
         try:
             self._start(config)
-        except ValueError as error:
-            state.problem = str(error)
+        except Exception as error:
+            state.problem = " ".join(str(error).split()) or type(error).__name__
             sys.exit(1)
 
     def _start(self, config: DictConfig) -> None:
@@ -48,6 +48,7 @@ class SweepHook(Callback):
         store = find_store(config.tracking.uri, project_root())
         print(f"Recording to {store.uri} ({store.origin})")  # noqa: T201 -- before logging is set up
         print(f"See it with: {store.ui_command()}")  # noqa: T201
+        folder.mkdir(parents=True, exist_ok=True)
         described = describe(given, swept) or "one job"
         short = name.rpartition("_")[2]
         record = Record.start(
@@ -62,7 +63,8 @@ class SweepHook(Callback):
                 "mlflow.note.content": f"Sweeps {described}. Since {time.strftime('%F %T')}.",
             },
         )
-        folder.mkdir(parents=True, exist_ok=True)
+        # From here on the program's end also ends the record.
+        state.sweep = state.Sweep(folder, record, described)
         (folder / SWEEP_FILE).write_text(
             json.dumps(
                 {
@@ -77,5 +79,4 @@ class SweepHook(Callback):
                 indent=1,
             )
         )
-        state.sweep = state.Sweep(folder, record, described)
         print(f"Sweep in {shown_path(folder)}", flush=True)  # noqa: T201

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from attnscale.config.build import plain, project_root
 from attnscale.experiment import Result
-from attnscale.experiment.result import WORST
+from attnscale.experiment.result import WORST, default_name
 from attnscale.sweep import state
 from attnscale.sweep.hooks import SWEEP_FILE
 from attnscale.sweep.overrides import check, describe
@@ -73,12 +73,13 @@ def _run(config: DictConfig, sweep: dict[str, Any] | None, name: str) -> Result:
     overrides = list(HydraConfig.get().overrides.task)
     made = plain(config)
     tags = {"overrides": " ".join(overrides), "kind": "run"}
-    if sweep is None:
-        check(overrides, made["attention"]["scale"])
-    else:
-        tags |= {"sweep": sweep["name"], "job": str(HydraConfig.get().job.num)}
     if made["checkpoint"] is not None:
         made = resumed_config(made, overrides)
+    if sweep is None:
+        check(overrides, made["attention"]["scale"])
+        name = f"{default_name(made)} ({_mark(Path(made['folder']))})"
+    else:
+        tags |= {"sweep": sweep["name"], "job": str(HydraConfig.get().job.num)}
     made["tracking"]["run_name"] = made["tracking"]["run_name"] or name
     if sweep is None:
         _announce(find_store(made["tracking"]["uri"], project_root()))
@@ -88,14 +89,16 @@ def _run(config: DictConfig, sweep: dict[str, Any] | None, name: str) -> Result:
     return run(made, parent=None if sweep is None else sweep["parent"], tags=tags)
 
 
-def _name(config: DictConfig, sweep: dict[str, Any] | None, folder: Path) -> str:
+def _mark(folder: Path) -> str:
+    """Return what makes the names of a launch its own: the end of its folder's name."""
+    return folder.name.rpartition("_")[2]
+
+
+def _name(sweep: dict[str, Any] | None, folder: Path) -> str:
+    if sweep is None:
+        return "run"
     overrides = list(HydraConfig.get().overrides.task)
-    short = (folder if sweep is None else folder.parent).name.rpartition("_")[2]
-    if sweep is not None:
-        return f"{describe(overrides, sweep['swept']) or 'job'} ({short})"
-    scale, d_k = config.attention.scale, config.model.d_k
-    model = HydraConfig.get().runtime.choices.get("model", "run")
-    return f"{model} scale={scale} d_k={d_k} ({short})"
+    return f"{describe(overrides, sweep['swept']) or 'job'} ({_mark(folder.parent)})"
 
 
 def run_job(config: DictConfig) -> float:
@@ -109,7 +112,7 @@ def run_job(config: DictConfig) -> float:
     sweep = None
     if hydra.mode == RunMode.MULTIRUN:
         sweep = json.loads((Path(hydra.sweep.dir) / SWEEP_FILE).read_text())
-    name = _name(config, sweep, folder)
+    name = _name(sweep, folder)
     index = hydra.job.num if sweep is not None else 0
     outcome: dict[str, Any] = {"index": index, "name": name, "pid": os.getpid()}
     if sweep is not None:
@@ -126,6 +129,8 @@ def run_job(config: DictConfig) -> float:
         if sweep is not None:
             log.error("Traceback", exc_info=error, extra={"file_only": True})
             log.error("Job %s failed: %s", index, text)
+            if wants_traceback():
+                traceback.print_exception(error)
             return WORST
         end_with(error)
     write_outcome(folder, {**outcome, "status": "FINISHED", "result": dataclasses.asdict(result)})

@@ -20,6 +20,13 @@ FREE = (
 """Sections that a resumed run may set anew; the others belong to what was trained."""
 
 
+PLACE = ("accelerator", "devices", "strategy", "num_nodes")
+"""What ``trainer=NAME`` changes of a resumed run."""
+
+MOVABLE = ("data.dir", "data.cache", "data.address")
+"""Where the data are; they may have moved."""
+
+
 def stored_config(path: str) -> dict[str, Any]:
     """Return the configuration that a checkpoint carries.
 
@@ -67,13 +74,18 @@ def resumed_config(composed: Mapping[str, Any], overrides: Iterable[str]) -> dic
     for override in parse(overrides):
         key = override.key_or_group
         keys = key.split(".")
-        if keys[0] not in FREE:
+        if key in MOVABLE:
+            _set(made, keys, _get(composed, keys))
+        elif keys[0] not in FREE:
             old, new = _get(stored, keys), _get(composed, keys)
             if old != new:
                 raise ValueError(
                     f"{override.input_line}: the checkpoint was trained with {key}={_brief(old)}; "
                     "leave it out, or start a new run"
                 )
+        elif key == "trainer":
+            # A whole group: where to train, not how long or how.
+            made["trainer"] |= {name: composed["trainer"][name] for name in PLACE}
         elif keys[0] in composed:
             _set(made, keys, _get(composed, keys))
     made["trainer"]["default_root_dir"] = composed["folder"]

@@ -86,12 +86,11 @@ class SlurmSweepLauncher(SlurmLauncher):  # type: ignore[misc]
         """
         assert self.config is not None
         _check_slurm()
-        world = OmegaConf.select(self.config, "trainer.devices")
         tasks = self.params["tasks_per_node"]
-        if tasks not in (1, world):
+        if tasks != 1:
             raise ValueError(
-                f"hydra.launcher.tasks_per_node={tasks}: trainer.devices is {world}; with another "
-                "number every task would train its own copy in one folder"
+                f"hydra.launcher.tasks_per_node={tasks}: must be 1; a job starts the processes of "
+                "trainer.devices itself"
             )
         Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
         arguments = [

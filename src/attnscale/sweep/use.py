@@ -28,14 +28,17 @@ def translate(config: DictConfig) -> None:
     Raises:
         ValueError: If the checkpoint or the input cannot be read.
     """
-    from attnscale.data.corpus import read_lines
+    from attnscale.data.corpus import decode_line, read_lines
     from attnscale.experiment.trained import Translator
 
     made = _checkpoint(config)
     translator = Translator(made["checkpoint"], made["device"])
     given: Iterable[str]
     if made["input"] == "-":
-        given = (line.removesuffix("\n").removesuffix("\r") for line in sys.stdin)
+        given = (
+            decode_line(line, "standard input", number)
+            for number, line in enumerate(sys.stdin.buffer, start=1)
+        )
     else:
         path = Path(made["input"])
         if not path.is_file():
@@ -44,8 +47,8 @@ def translate(config: DictConfig) -> None:
     lines = translator.lines(given, made["batch_sentences"])
     if made["output"] == "-":
         for line in lines:
-            sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
+            sys.stdout.buffer.write(f"{line}\n".encode())
+        sys.stdout.buffer.flush()
     else:
         Path(made["output"]).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 

@@ -106,23 +106,29 @@ class Translation(SteppedModule):
         split, side = data.load(name), data.preprocessing["target"]
         cut, join = side.splitter(), side.joiner()
         vocabulary = data.vocabularies["target"]
-        tokens = [vocabulary.decode(self.made.get(i, [])) for i in range(len(split.target))]
+        # With trainer.limit_test_batches only a part was translated, and only that is scored.
+        rows = sorted(self.made)
+        tokens = [vocabulary.decode(self.made[i]) for i in rows]
+        originals = [split.source_text[i] for i in rows]
+        references = [split.target_text[i] for i in rows]
         texts = [join(sentence) for sentence in tokens]
         scores = score(
             texts,
-            split.target_text,
+            references,
             [" ".join(sentence) for sentence in tokens],
-            [" ".join(cut(text)) for text in split.target_text],
+            [" ".join(cut(text)) for text in references],
             lowercase=side.lowercase,
         )
         if self.trainer.is_global_zero:
             folder = Path(self.trainer.default_root_dir)
-            (folder / f"{name}.{data.target}").write_text("".join(f"{text}\n" for text in texts))
+            (folder / f"{name}.{data.target}").write_text(
+                "".join(f"{text}\n" for text in texts), encoding="utf-8"
+            )
             lines = [
                 f"source       {a}\nreference    {b}\ntranslation  {c}\n"
-                for a, b, c in zip(split.source_text, split.target_text, texts, strict=True)
+                for a, b, c in zip(originals, references, texts, strict=True)
             ]
-            (folder / "samples.txt").write_text("\n".join(lines[:SAMPLES]))
+            (folder / "samples.txt").write_text("\n".join(lines[:SAMPLES]), encoding="utf-8")
             (folder / "signatures.json").write_text(json.dumps(scores.signatures, indent=1))
         return scores
 

@@ -31,6 +31,7 @@ class Record:
         self._points: list[tuple[str, float, int, int]] = []
         self._names: dict[str, str] = {}
         self._written = time.monotonic()
+        self._not_before = 0.0
 
     @classmethod
     def start(
@@ -54,13 +55,19 @@ class Record:
         Raises:
             ValueError: If the store cannot be written.
         """
-        client = open_client(store)
+        from mlflow.exceptions import MlflowException
+
         fixed = {"mlflow.parentRunId": parent} if parent else {}
-        run = client.create_run(
-            experiment_id(client, store, experiment),
-            run_name=name,
-            tags={**_tag_texts(tags or {}), **fixed},
-        )
+        try:
+            client = open_client(store)
+            run = client.create_run(
+                experiment_id(client, store, experiment),
+                run_name=name,
+                tags={**_tag_texts(tags or {}), **fixed},
+            )
+        except MlflowException as error:
+            first = str(error).splitlines()[0]
+            raise ValueError(f"{store.origin}={store.uri}: the run store fails: {first}") from error
         return cls(client, store, run.info.run_id)
 
     @classmethod
@@ -111,6 +118,8 @@ class Record:
             if name is None:
                 name = self._names[key] = safe_name(key)
             self._points.append((name, value if math.isfinite(value) else math.nan, at, step))
+        if time.monotonic() < self._not_before:
+            return
         if time.monotonic() - self._written > BLOCK_SECONDS:
             self.flush()
         elif len(self._points) >= BLOCK_POINTS:
@@ -134,7 +143,7 @@ class Record:
                 self._write(at_least)
                 return
             except (MlflowException, OSError) as error:
-                self._written = time.monotonic()
+                self._not_before = time.monotonic() + BLOCK_SECONDS
                 if patient and left == 1:
                     raise
                 log.warning("The run store does not take points now, keeping them: %s", error)

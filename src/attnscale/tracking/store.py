@@ -51,7 +51,7 @@ class Store:
     def ui_command(self) -> str:
         """Return the shell command that opens MLflow's UI on this store."""
         if self.uri.startswith(("http://", "https://")):
-            return f"open {self.uri}"
+            return self.uri
         return f"mlflow ui --backend-store-uri {shlex.quote(self.uri.partition('?')[0])}"
 
 
