@@ -3,7 +3,14 @@
 from attnscale.attention.core import BACKENDS, Attended, attend
 from attnscale.attention.masks import causal_keep, combine, padding_keep
 from attnscale.attention.module import KeyValueCache, MultiHeadAttention
-from attnscale.attention.scale import SCALE_MODES, ScaleMode, check_options, resolve_scale
+from attnscale.attention.scale import (
+    SCALE_MODES,
+    Moments,
+    ScaleMode,
+    Sizes,
+    check_options,
+    resolve_scale,
+)
 from attnscale.attention.taps import attentions, tapped
 
 __all__ = [
@@ -11,8 +18,10 @@ __all__ = [
     "SCALE_MODES",
     "Attended",
     "KeyValueCache",
+    "Moments",
     "MultiHeadAttention",
     "ScaleMode",
+    "Sizes",
     "attend",
     "attentions",
     "causal_keep",

@@ -20,6 +20,7 @@ from torch.nn import functional
 from attnscale.attention.dropout import dropout as drop
 from attnscale.attention.masks import causal_keep, combine
 from attnscale.attention.scale import ScaleMode, Values, resolve_scale
+from attnscale.attention.scale.record import Count
 
 BACKENDS = ("auto", "explicit", "fused")
 FUSED_FROM_KEYS_CPU = 128
@@ -37,7 +38,10 @@ class Attended:
         k: After the mode's q/k function, (batch, head, key, d_k).
         keep: True where a key may be attended, broadcastable to (batch, head, query, key), or None.
         mode: The scale mode.
-        values: The mode's options and parameters, detached.
+        values: The mode's options, facts, parameters and buffers, detached.
+        raw_q: Before the mode's q/k function; the score is raw_q · raw_k.
+        raw_k: Before the mode's q/k function.
+        x: What keys and values were made from, (batch, key, d_model), or None if not known.
     """
 
     q: Tensor
@@ -45,28 +49,33 @@ class Attended:
     keep: Tensor | None
     mode: ScaleMode
     values: Values
+    raw_q: Tensor
+    raw_k: Tensor
+    x: Tensor | None = None
+
+    @torch.no_grad()
+    def scores(self) -> Tensor:
+        """Recompute the raw scores q·k, fp32 or wider, (batch, head, query, key)."""
+        return scores_of(self.raw_q, self.raw_k)
 
     @torch.no_grad()
     def logits(self) -> Tensor:
         """Recompute the logits before the mask, fp32 or wider, (batch, head, query, key)."""
-        return logits_of(self.q, self.k, self.mode, self.values)
+        return logits_of(self.q, self.k, self.mode, self.values, self.keep)
 
     @torch.no_grad()
     def weights(self) -> Tensor:
         """Recompute the weights before dropout, fp32 or wider, (batch, head, query, key)."""
-        return normalise(self.logits(), self.keep)
+        return normalise(self.logits(), self.keep, self.mode, self.values)
 
 
 Tap = Callable[[Attended], None]
 
 
-def logits_of(
-    q: Float[Tensor, "batch head query d_k"],
-    k: Float[Tensor, "batch head key d_k"],
-    mode: ScaleMode,
-    values: Values,
+def scores_of(
+    q: Float[Tensor, "batch head query d_k"], k: Float[Tensor, "batch head key d_k"]
 ) -> Float[Tensor, "batch head query key"]:
-    """Multiply q' and k', in fp32 where they are narrower, and apply the mode's score function.
+    """Multiply q and k, in fp32 where they are narrower.
 
     Half precision is widened first: an unscaled score of 1024 components passes fp16's 65,504, and
     bf16 keeps three digits, which moves a weight by several per cent at a logit of 30.
@@ -74,16 +83,50 @@ def logits_of(
     if q.dtype in _HALF or torch.is_autocast_enabled(q.device.type):
         with torch.autocast(q.device.type, enabled=False):
             wide = torch.promote_types(q.dtype, torch.float32)
-            scores = q.to(wide) @ k.to(wide).transpose(-2, -1)
-    else:
-        scores = q @ k.transpose(-2, -1)
-    return scores if mode.score is None else mode.score(scores, q.shape[-1], values)
+            return q.to(wide) @ k.to(wide).transpose(-2, -1)
+    return q @ k.transpose(-2, -1)
+
+
+def logits_of(
+    q: Float[Tensor, "batch head query d_k"],
+    k: Float[Tensor, "batch head key d_k"],
+    mode: ScaleMode,
+    values: Values,
+    keep: Bool[Tensor, "..."] | None = None,
+) -> Float[Tensor, "batch head query key"]:
+    """Multiply q' and k', and apply the mode's score function; the mask is yet to come.
+
+    Args:
+        q: After the mode's q/k function.
+        k: After the mode's q/k function.
+        mode: The scale mode.
+        values: What the mode reads.
+        keep: What a score function that normalises must count; True where a key may be attended.
+    """
+    scores = scores_of(q, k)
+    return scores if mode.score is None else mode.score(scores, keep, q.shape[-1], values)
+
+
+def kept_count(keep: Bool[Tensor, "..."] | None, n_keys: int) -> Count:
+    """Return the number of kept keys of each row, broadcastable to (batch, head, query, 1)."""
+    if keep is None:
+        return float(n_keys)
+    counted = keep.sum(dim=-1, keepdim=True)
+    return (counted if keep.shape[-1] == n_keys else counted * n_keys).float()
 
 
 def normalise(
-    logits: Float[Tensor, "batch head query key"], keep: Bool[Tensor, "..."] | None
+    logits: Float[Tensor, "batch head query key"],
+    keep: Bool[Tensor, "..."] | None,
+    mode: ScaleMode | None = None,
+    values: Values | None = None,
 ) -> Float[Tensor, "batch head query key"]:
-    """Softmax over the kept keys. A row with none has weights 0 and sends no gradient back."""
+    """Softmax over the kept keys, or the mode's own normaliser.
+
+    A row with no key kept has weights 0 and sends no gradient back.
+    """
+    if mode is not None and mode.normaliser is not None:
+        return mode.normaliser(logits, keep, values or {})
     if keep is None:
         return logits.softmax(dim=-1)
     hidden = ~keep
@@ -121,7 +164,14 @@ def _explicit(
     keep: Tensor | None,
     dropout: float,
 ) -> Tensor:
-    weights = normalise(logits_of(q, k, mode, values), keep).to(v.dtype)
+    if mode.score is None:
+        logits = scores_of(q, k)
+    else:
+        scores = scores_of(q, k)
+        logits = mode.score(scores, keep, q.shape[-1], values)
+        if mode.observe is not None and values["training"]:
+            mode.observe(scores.detach(), keep, values)
+    weights = normalise(logits, keep, mode, values).to(v.dtype)
     if dropout > 0.0:
         weights = drop(weights, dropout)
     return weights @ v
@@ -138,6 +188,15 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, dropout: float)
         q, k, v, attn_mask=mask, dropout_p=dropout, scale=1.0
     )
     return output.masked_fill(~alive, 0.0)
+
+
+def _check_values(mode: ScaleMode, values: Values) -> None:
+    for name in (*mode.options, *mode.needs):
+        if name not in values:
+            raise ValueError(
+                f"scale mode {mode.name!r} reads {name!r}: pass it in values, or use "
+                "MultiHeadAttention, which does"
+            )
 
 
 def attend(
@@ -173,7 +232,8 @@ def attend(
         k: Keys. d_k is read from here: it never comes from d_model.
         v: Values; d_v may differ from d_k.
         scale: A mode's name, a positive number that multiplies q·k, or a :class:`ScaleMode`.
-        values: The mode's options and parameters, by name.
+        values: What the mode reads: its options, parameters and facts, by name;
+            ``resolve_scale(name).start(sizes)`` makes the initial ones.
         keep: True where a key may be attended; broadcastable to (batch, head, query, key).
         causal: Also hide the keys after each query, anchored at the end (see
             ``masks.causal_keep``).
@@ -185,19 +245,23 @@ def attend(
         (batch, head, query, d_v). Rows with no key kept are 0.
 
     Raises:
-        ValueError: For an unknown scale or backend, or "fused" with a mode that needs the scores.
+        ValueError: For an unknown scale or backend, values that the mode reads and that are
+            missing, or "fused" with a mode that needs the scores.
     """
     mode = scale if isinstance(scale, ScaleMode) else resolve_scale(scale)
     values = {} if values is None else values
+    _check_values(mode, values)
     n_queries, n_keys = q.shape[2], k.shape[2]
     if causal and n_queries > 1:
         keep = combine(keep, causal_keep(n_queries, n_keys, q.device))
+    raw_q, raw_k = q, k
     if mode.qk is not None:
-        q, k = mode.qk(q, k, values)
+        q, k = mode.qk(q, k, kept_count(keep, n_keys) if mode.counts else 0.0, values)
     chosen = choose_backend(backend, mode, n_keys, q.device)
     if tap is not None:
         detached = {n: x.detach() if isinstance(x, Tensor) else x for n, x in values.items()}
-        tap(Attended(q.detach(), k.detach(), keep, mode, detached))
+        seen = (x.detach() for x in (raw_q, raw_k))
+        tap(Attended(q.detach(), k.detach(), keep, mode, detached, *seen))
     if chosen == "fused":
         return _fused(q, k, v, keep, dropout)
     return _explicit(q, k, v, mode=mode, values=values, keep=keep, dropout=dropout)

@@ -8,15 +8,15 @@ off unless asked for.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnscale.attention.core import BACKENDS, Tap, attend, choose_backend
-from attnscale.attention.scale import Values, check_options, resolve_scale
+from attnscale.attention.core import BACKENDS, Attended, Tap, attend, choose_backend
+from attnscale.attention.scale import Sizes, Values, check_options, resolve_scale
 
 
 @dataclass
@@ -68,6 +68,7 @@ class MultiHeadAttention(nn.Module):
         d_v: int,
         scale: str | float,
         options: Mapping[str, float] | None = None,
+        statistics: Mapping[str, float] | None = None,
         bias: bool = False,
         dropout: float = 0.0,
         backend: str = "auto",
@@ -81,6 +82,8 @@ class MultiHeadAttention(nn.Module):
             d_v: Size of a value, per head.
             scale: A scale mode's name or a positive number.
             options: The mode's own options, such as ``{"cap": 50.0}`` for ``softcap``.
+            statistics: What a mode wants to know of the training data, such as
+                ``{"length_p97_5": 26.0}`` for ``qknorm``.
             bias: Whether the four projections have a bias.
             dropout: Probability with which an attention weight is dropped while training.
             backend: "auto", "explicit" or "fused".
@@ -108,11 +111,33 @@ class MultiHeadAttention(nn.Module):
         self.k = nn.Linear(d_model, n_heads * d_k, bias=bias)
         self.v = nn.Linear(d_model, n_heads * d_v, bias=bias)
         self.o = nn.Linear(n_heads * d_v, d_model, bias=bias)
-        learned = {} if self.mode.parameters is None else self.mode.parameters(n_heads, d_k)
+        made = Sizes(
+            n_heads=n_heads,
+            d_k=d_k,
+            d_model=d_model,
+            options=self.options,
+            statistics=statistics or {},
+        )
+        learned = {} if self.mode.parameters is None else self.mode.parameters(made)
         self.scale = nn.ParameterDict(
             {name: nn.Parameter(value) for name, value in learned.items()}
         )
+        kept = {} if self.mode.buffers is None else self.mode.buffers(made)
+        for name, value in kept.items():
+            self.register_buffer(name, value)
+        self.buffer_names = tuple(kept)
+        self.constants: dict[str, float] = dict(self.options)
+        if "d_model" in self.mode.needs:
+            self.constants["d_model"] = float(d_model)
         self.tap: Tap | None = None
+        self.fold()
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Multiply the newly initialised W_q and its bias by the mode's gain, if it has one."""
+        if self.mode.init_gain is not None:
+            for parameter in self.q.parameters():
+                parameter.mul_(self.mode.init_gain(self.d_k))
 
     def projections(self) -> dict[str, list[nn.Parameter]]:
         """Return the parameters of the q, k, v and o projections, weights first."""
@@ -122,12 +147,24 @@ class MultiHeadAttention(nn.Module):
         """Return what the scale mode learns; these get no weight decay."""
         return list(self.scale.values())
 
-    def _values(self) -> Values:
-        return (
-            {**self.options, **cast(Mapping[str, Tensor], self.scale)}
-            if self.scale
-            else self.options
-        )
+    def values(self) -> Values:
+        """Return what the scale mode reads now: options, facts, parameters and buffers."""
+        if not self.scale and not self.buffer_names:
+            return self.constants
+        made: dict[str, Tensor | float] = {
+            **self.constants,
+            **cast(Mapping[str, Tensor], self.scale),
+        }
+        if self.buffer_names:
+            made |= {name: getattr(self, name) for name in self.buffer_names}
+            made["training"] = float(self.training)
+        return made
+
+    def temperature(self) -> Tensor | None:
+        """Return what the mode has learned to multiply logits by, one per head, or None."""
+        if self.mode.temperature is None:
+            return None
+        return self.mode.temperature(self.values()).detach().expand(self.n_heads)
 
     def _split(self, x: Tensor, size: int) -> Tensor:
         # (batch, position, head * size) -> (batch, head, position, size)
@@ -148,6 +185,15 @@ class MultiHeadAttention(nn.Module):
         cache.k, cache.v = k, v
         return k, v
 
+    @staticmethod
+    def _with_source(tap: Tap, source: Tensor) -> Tap:
+        x = source.detach()
+
+        def receive(attended: Attended) -> None:
+            tap(replace(attended, x=x))
+
+        return receive
+
     def forward(
         self,
         query: Float[Tensor, "batch query d_model"],
@@ -166,18 +212,22 @@ class MultiHeadAttention(nn.Module):
             causal: Hide the keys after each query.
             cache: Keys and values of earlier calls, for decoding step by step; it is updated.
         """
-        k, v = self._keys_and_values(query if source is None else source, cache)
+        source = query if source is None else source
+        tap = self.tap
+        if tap is not None:
+            tap = self._with_source(tap, source)
+        k, v = self._keys_and_values(source, cache)
         attended = attend(
             self._split(self.q(query), self.d_k),
             k,
             v,
             scale=self.mode,
-            values=self._values(),
+            values=self.values(),
             keep=keep,
             causal=causal,
             dropout=self.dropout if self.training else 0.0,
             backend=self.backend,
-            tap=self.tap,
+            tap=tap,
         )
         # (batch, head, query, d_v) -> (batch, query, head * d_v)
         joined = attended.squeeze(1) if self.n_heads == 1 else attended.transpose(1, 2).flatten(2)

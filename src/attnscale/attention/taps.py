@@ -22,19 +22,26 @@ def attentions(model: nn.Module) -> dict[str, MultiHeadAttention]:
 def tapped(model: nn.Module, receive: Callable[[str, Attended], None]) -> Iterator[None]:
     """Call ``receive(path, attended)`` at each attention of the model while the context is open.
 
+    Contexts may be open inside one another; each receives every record.
+
     Raises:
-        ValueError: If the model has no attention to tap, or one that is tapped already.
+        ValueError: If the model has no attention to tap.
     """
     found = attentions(model)
     if not found:
         raise ValueError("the model has no MultiHeadAttention to tap")
-    taken = [path for path, module in found.items() if module.tap is not None]
-    if taken:
-        raise ValueError(f"already tapped: {', '.join(taken)}")
+    before = {path: module.tap for path, module in found.items()}
+
+    def both(path: str, attended: Attended) -> None:
+        outer = before[path]
+        if outer is not None:
+            outer(attended)
+        receive(path, attended)
+
     for path, module in found.items():
-        module.tap = lambda attended, path=path: receive(path, attended)
+        module.tap = lambda attended, path=path: both(path, attended)
     try:
         yield
     finally:
-        for module in found.values():
-            module.tap = None
+        for path, module in found.items():
+            module.tap = before[path]

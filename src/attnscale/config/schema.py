@@ -14,11 +14,14 @@ Number = int | float
 
 @dataclass
 class AttentionConfig:
-    """``attention``: the scale, its options, the backend."""
+    """``attention``: the scale, its options, the backend, methods on the weights."""
 
     scale: str | int | float = MISSING
     backend: str = MISSING
     options: dict[str, dict[str, float]] = MISSING
+    qk_clip: float | None = MISSING
+    qk_clip_alpha: float = MISSING
+    sigma_reparam: str = MISSING
 
 
 @dataclass

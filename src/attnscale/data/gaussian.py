@@ -6,6 +6,8 @@ x ~ N(0, 1) in every component, so Var(x) = 1 and a model that always answers 0 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
@@ -91,6 +93,10 @@ class GaussianData(pl.LightningDataModule):
     def model_arguments(self) -> dict[str, int]:
         """Return what a model must know of the data: nothing, sizes come from the model."""
         return {}
+
+    def train_lengths(self) -> npt.NDArray[np.int64]:
+        """Return the lengths of the training sequences: all the same."""
+        return np.full(max(1, self.n["train"]), self.length, dtype=np.int64)
 
     def record(self) -> dict[str, Any]:
         """Return what a checkpoint must carry to be used: nothing here."""

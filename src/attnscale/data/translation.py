@@ -14,14 +14,7 @@ from attnscale.data.batching import BlockLoader, Processes
 from attnscale.data.buckets import by_sentences, by_tokens
 from attnscale.data.corpus import shift_warning
 from attnscale.data.packed import FlatTokens, Packed
-from attnscale.data.vocabulary import (
-    BEGIN,
-    END,
-    PADDING,
-    UNKNOWN,
-    Preprocessing,
-    Vocabulary,
-)
+from attnscale.data.vocabulary import BEGIN, END, PADDING, UNKNOWN, Preprocessing, Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -222,6 +215,11 @@ class TranslationData(pl.LightningDataModule):
             self.load("train")
         sizes = {side: len(vocabulary) for side, vocabulary in self.vocabularies.items()}
         return {"source_size": sizes["source"], "target_size": sizes["target"]}
+
+    def train_lengths(self) -> npt.NDArray[np.int64]:
+        """Return the token counts of the training sentences of both sides, without marks."""
+        split = self.load("train")
+        return np.concatenate([split.source.lengths - 1, split.target.lengths - 2])
 
     def record(self) -> dict[str, Any]:
         """Return what a checkpoint must carry to be used: plain lists of tokens."""

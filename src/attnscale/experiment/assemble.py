@@ -1,44 +1,26 @@
 """From a plain configuration to data, model, task and trainer."""
 
-import inspect
-import logging
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
-from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from attnscale import __version__
 from attnscale.attention import check_options, resolve_scale
 from attnscale.config.build import build
+from attnscale.data.statistics import statistics
 from attnscale.experiment.checkpoints import load_checkpoint, take_vocabularies
-from attnscale.experiment.processes import launched_from_outside, processes_wanted
+from attnscale.experiment.processes import processes_wanted
+from attnscale.experiment.trainer import check_trainer_keys, make_trainer, quiet_warnings
 from attnscale.model.layers import AttentionSettings
+from attnscale.model.sigma_reparam import reparametrise
+from attnscale.task.qk_clip import QKClip
 from attnscale.task.stepping import SteppedModule, Stepping
-from attnscale.tracking.logger import MLflowLogger
 from attnscale.tracking.record import Record
-
-OWN_TRAINER_KEYS = (
-    "accumulate_grad_batches",
-    "gradient_clip_val",
-    "gradient_clip_algorithm",
-    "limit_train_batches",
-    "overfit_batches",
-    "enable_progress_bar",
-    "logger",
-    "callbacks",
-    "plugins",
-)
-"""Arguments of Lightning's Trainer that this project carries out itself, with the same meaning."""
-
-QUIET_LOGGERS = ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch")
 
 
 @dataclass(frozen=True)
@@ -50,8 +32,14 @@ class Parts:
     trainer: pl.Trainer
 
 
-def attention_settings(config: Mapping[str, Any]) -> AttentionSettings:
+def attention_settings(
+    config: Mapping[str, Any], statistics: Mapping[str, float]
+) -> AttentionSettings:
     """Return the settings for a model: the chosen mode with its own options only.
+
+    Args:
+        config: The plain configuration.
+        statistics: What the mode wants to know of the data.
 
     Raises:
         ValueError: If the scale mode or one of its options is not allowed.
@@ -59,7 +47,7 @@ def attention_settings(config: Mapping[str, Any]) -> AttentionSettings:
     attention = config["attention"]
     mode = resolve_scale(attention["scale"])
     options = check_options(mode, attention["options"].get(mode.name, {}))
-    return AttentionSettings(attention["scale"], attention["backend"], options)
+    return AttentionSettings(attention["scale"], attention["backend"], options, statistics)
 
 
 def batches_counted(config: Mapping[str, Any]) -> bool:
@@ -105,10 +93,28 @@ def check_lengths(config: Mapping[str, Any]) -> None:
         )
 
 
-def make_model(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> nn.Module:
-    """Build the model; ``arguments`` are what it must know of the data."""
-    made = build(config["model"], attention=attention_settings(config), **arguments)
+def wanted_statistics(config: Mapping[str, Any], data: Any) -> dict[str, float]:
+    """Return what the scale mode wants to know of the training data; nothing for most modes."""
+    wanted = resolve_scale(config["attention"]["scale"]).statistic
+    return dict(statistics(data, () if wanted is None else (wanted,)))
+
+
+def make_model(
+    config: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    statistics: Mapping[str, float] | None = None,
+) -> nn.Module:
+    """Build the model.
+
+    Args:
+        config: The plain configuration.
+        arguments: What the model must know of the data.
+        statistics: What the scale mode must know of the data.
+    """
+    settings = attention_settings(config, statistics or {})
+    made = build(config["model"], attention=settings, **arguments)
     assert isinstance(made, nn.Module)
+    reparametrise(made, config["attention"]["sigma_reparam"])
     return made
 
 
@@ -138,117 +144,25 @@ def make_task(
         warmup=optimizer["warmup_steps"],
     )
     node = {k: v for k, v in config["task"].items() if k not in ("block", "max_epochs")}
+    attention = config["attention"]
+    clip = None
+    if attention["qk_clip"] is not None:
+        if attention["sigma_reparam"] != "none":
+            raise ValueError(
+                f"attention.qk_clip={attention['qk_clip']}: cannot be used together with "
+                f"attention.sigma_reparam={attention['sigma_reparam']}, which sets the norms anew"
+            )
+        clip = QKClip(model, threshold=attention["qk_clip"], alpha=attention["qk_clip_alpha"])
     made = build(
         node,
         model=model,
         make_optimizer=_optimizer_maker(config),
         stepping=stepping,
         record=record,
+        qk_clip=clip,
     )
     assert isinstance(made, SteppedModule)
     return made
-
-
-def _callbacks(config: Mapping[str, Any]) -> list[pl.Callback]:
-    trainer = config["trainer"]
-    wanted = {name: node for name, node in config["callbacks"].items() if node is not None}
-    validated = trainer["limit_val_batches"] != 0
-    skipped = set()
-    if not trainer["enable_progress_bar"]:
-        skipped.add("progress")
-    if not trainer["enable_checkpointing"] or trainer["fast_dev_run"]:
-        skipped |= {"best", "last"}
-    if not validated:
-        skipped.add("best")
-    own = [build(node) for name, node in wanted.items() if name not in skipped]
-    return own + [build(node) for node in trainer["callbacks"] or []]
-
-
-def _environment() -> Any:
-    outside = launched_from_outside()
-    if outside == "torchrun":
-        return None
-    if outside == "srun":
-        return SLURMEnvironment(auto_requeue=False)
-    # Left-over variables of a cluster must not make Lightning wait for processes that nobody
-    # starts.
-    return LightningEnvironment()
-
-
-def make_trainer(config: Mapping[str, Any], record: Record | None) -> pl.Trainer:
-    """Build Lightning's Trainer from the keys of ``trainer``.
-
-    Raises:
-        ValueError: If Lightning refuses an argument.
-    """
-    trainer = config["trainer"]
-    keys = {k: v for k, v in trainer.items() if k not in OWN_TRAINER_KEYS}
-    if trainer["limit_train_batches"] == 0:
-        keys["limit_train_batches"] = 0
-    loggers: list[Any] = []
-    if trainer["logger"] is True and record is not None:
-        loggers = [MLflowLogger(record)]
-    elif isinstance(trainer["logger"], list):
-        loggers = [build(node) for node in trainer["logger"]]
-    elif trainer["logger"] not in (True, False, None):
-        raise ValueError(f"trainer.logger={trainer['logger']}: allowed are true, false or a list")
-    plugins = [build(node) for node in trainer["plugins"] or []]
-    environment = _environment()
-    if environment is not None:
-        plugins.append(environment)
-    for name in QUIET_LOGGERS:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    callbacks = _callbacks(config)
-    try:
-        made = pl.Trainer(
-            **keys,
-            logger=loggers or False,
-            callbacks=callbacks,
-            enable_progress_bar=False,
-            plugins=plugins or None,
-        )
-    except (MisconfigurationException, ValueError, TypeError) as error:
-        text = " ".join(str(error).split())
-        named = [key for key in keys if f"{key}=" in text or f"`{key}`" in text]
-        if not named and text.startswith("Precision"):
-            named = ["precision"]
-        given = ", ".join(f"trainer.{key}={keys[key]}" for key in named) or "trainer"
-        raise ValueError(f"{given}: {text}") from error
-    # One owner of signals: the process that started the run. Lightning's own handler of SIGTERM
-    # enters a collective inside the handler, which can wait for ever.
-    setattr(made._signal_connector, "register_signal_handlers", lambda: None)  # noqa: B010
-    return made
-
-
-def quiet_warnings() -> None:
-    """Leave out warnings of Lightning that do not apply here."""
-    for text in (
-        ".*does not have many workers.*",
-        ".*is smaller than the logging interval.*",
-        ".*Checkpoint directory .* exists and is not empty.*",
-        ".*GPU available but not used.*",
-        ".*`srun` command is available on your system but is not used.*",
-        ".*isinstance\\(treespec, LeafSpec\\).*",
-        ".*`optimizer.step\\(\\)` before `lr_scheduler.step\\(\\)`.*",
-        ".*that has no `state_dict`.*",
-        ".*callbacks used to create the checkpoint need to be provided.*",
-        ".*resuming from a checkpoint that ended before the epoch ended.*",
-    ):
-        warnings.filterwarnings("ignore", message=text)
-
-
-def check_trainer_keys(config: Mapping[str, Any]) -> None:
-    """Check that every key of ``trainer`` is an argument of the installed Lightning.
-
-    Raises:
-        ValueError: Naming the keys that it does not have.
-    """
-    known = set(inspect.signature(pl.Trainer.__init__).parameters)
-    unknown = sorted(set(config["trainer"]) - known)
-    if unknown:
-        raise ValueError(
-            f"trainer.{', trainer.'.join(unknown)}: this Lightning has no such argument"
-        )
 
 
 def assemble(config: Mapping[str, Any], record: Record | None) -> Parts:
@@ -265,11 +179,17 @@ def assemble(config: Mapping[str, Any], record: Record | None) -> Parts:
             raise ValueError(f"threads={config['threads']}: must be at least 1, or null")
         torch.set_num_threads(config["threads"])
     data = make_data(config)
+    measured: dict[str, float] | None = None
     if config["checkpoint"] is not None:
-        take_vocabularies(data, load_checkpoint(config["checkpoint"]))
+        state = load_checkpoint(config["checkpoint"])
+        take_vocabularies(data, state)
+        measured = state["attnscale"].get("statistics")
     trainer = make_trainer(config, record)
     check_lengths(config)
-    model = make_model(config, data.model_arguments())
+    arguments = data.model_arguments()
+    if measured is None:
+        measured = wanted_statistics(config, data)
+    model = make_model(config, arguments, measured)
     if trainer.world_size != processes_wanted(config["trainer"]):
         raise ValueError(
             f"trainer.devices={config['trainer']['devices']}: wants "
@@ -280,5 +200,6 @@ def assemble(config: Mapping[str, Any], record: Record | None) -> Parts:
         "version": __version__,
         "run_id": record.run_id if record else "",
         "data": data.record(),
+        "statistics": measured,
     }
     return Parts(data, make_task(config, model, keep), trainer)

@@ -33,7 +33,7 @@ class Translator:
         self.join = Preprocessing(*settings, data["target"]).joiner()
         self.max_length = data["max_length"]
         sizes = {"source_size": len(self.source), "target_size": len(self.target)}
-        model = make_model(config, sizes)
+        model = make_model(config, sizes, state["attnscale"].get("statistics"))
         assert isinstance(model, Transformer)
         prefix = "model."
         weights = {

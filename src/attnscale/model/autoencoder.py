@@ -112,6 +112,7 @@ class AttentionAutoencoder(nn.Module):
                     d_v=d_k if d_v is None else d_v,
                     scale=attention.scale,
                     options=attention.options,
+                    statistics=attention.statistics,
                     bias=bias,
                     dropout=dropout,
                     backend=attention.backend,

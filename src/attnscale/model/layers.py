@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attnscale.attention import attentions
 from attnscale.attention.dropout import Dropout
 
 INITS = ("torch", "xavier", "kaiming", "unit")
@@ -15,11 +16,19 @@ NORMS = ("none", "pre", "post")
 
 @dataclass(frozen=True)
 class AttentionSettings:
-    """What every attention of a model is built with: ``attention`` of the configuration."""
+    """What every attention of a model is built with.
+
+    Attributes:
+        scale: ``attention.scale``.
+        backend: ``attention.backend``.
+        options: The mode's options.
+        statistics: What the data supplied for the mode.
+    """
 
     scale: str | float
     backend: str = "auto"
     options: Mapping[str, float] = field(default_factory=dict)
+    statistics: Mapping[str, float] = field(default_factory=dict)
 
 
 def check_choice(key: str, value: str, allowed: tuple[str, ...]) -> str:
@@ -43,12 +52,14 @@ def initialise(module: nn.Module, init: str) -> None:
         kaiming  2 / fan_in                normal; He et al. 2015
         unit     1 / fan_in                normal: unit-variance input gives unit-variance output
 
+    A scale mode's gain of W_q comes on top.
+
     Raises:
         ValueError: If ``init`` is none of these.
     """
     check_choice("model.init", init, INITS)
     if init == "torch":
-        return
+        return  # as constructed, with the gain
     for layer in module.modules():
         if not isinstance(layer, nn.Linear):
             continue
@@ -59,6 +70,8 @@ def initialise(module: nn.Module, init: str) -> None:
             nn.init.normal_(layer.weight, std=math.sqrt(gain / layer.in_features))
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
+    for attention in attentions(module).values():
+        attention.fold()
 
 
 class FeedForward(nn.Module):

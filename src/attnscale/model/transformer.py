@@ -73,6 +73,7 @@ class TransformerLayer(nn.Module):
                 d_v=d_v,
                 scale=attention.scale,
                 options=attention.options,
+                statistics=attention.statistics,
                 bias=bias,
                 dropout=attention_dropout,
                 backend=attention.backend,

@@ -7,6 +7,7 @@ the curves are those of one batch at a time. Lightning leaves accumulation and c
 that step by themselves; they are done here, with Lightning's own option names.
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -20,12 +21,16 @@ from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.strategies import ParallelStrategy
 from torch import Tensor, nn
 
-from attnscale.attention import attentions
+from attnscale.attention import tapped
 from attnscale.task.direct import DirectPath
+from attnscale.task.groups import adjust, parameter_groups
+from attnscale.task.qk_clip import QKClip
 from attnscale.task.schedule import make_schedule
 from attnscale.tracking.logger import MLflowLogger
 
 CLIP_ALGORITHMS = ("norm", "value")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,16 +85,6 @@ class Diverged:
     step: int
 
 
-def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Return the optimizer's groups: everything, and temperatures without weight decay."""
-    free = [p for attention in attentions(model).values() for p in attention.temperatures()]
-    ids = {id(p) for p in free}
-    groups: list[dict[str, Any]] = [{"params": [p for p in model.parameters() if id(p) not in ids]}]
-    if free:
-        groups.append({"params": free, "weight_decay": 0.0})
-    return groups
-
-
 class SteppedModule(pl.LightningModule):
     """A LightningModule that trains on blocks of batches.
 
@@ -103,6 +98,7 @@ class SteppedModule(pl.LightningModule):
         make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
         stepping: Stepping,
         record: Mapping[str, Any],
+        qk_clip: QKClip | None = None,
     ) -> None:
         """Keep the parts.
 
@@ -111,11 +107,12 @@ class SteppedModule(pl.LightningModule):
             make_optimizer: Parameter groups to optimizer.
             stepping: Accumulation, clipping, schedule and end.
             record: Plain values that every checkpoint carries under the key ``attnscale``.
+            qk_clip: What shrinks W_q and W_k after a step, or None.
         """
         super().__init__()
         self.automatic_optimization = False
         self.model, self.stepping = model, stepping
-        self.make_optimizer, self.record = make_optimizer, record
+        self.make_optimizer, self.record, self.qk_clip = make_optimizer, record, qk_clip
         self.step_loss = torch.zeros(())
         self.results: dict[str, float] = {}
         self.best_loss = math.inf
@@ -157,6 +154,9 @@ class SteppedModule(pl.LightningModule):
             else nullcontext()
         )
 
+    def _watched(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.qk_clip is None else tapped(self.model, self.qk_clip.watch)
+
     def training_step(self, block: list[Any], index: int) -> None:
         """Train on each batch of a block in turn."""
         optimizer = cast(LightningOptimizer, self.optimizers())
@@ -172,7 +172,8 @@ class SteppedModule(pl.LightningModule):
             last = position == group - 1
             if position == 0:
                 optimizer.zero_grad()
-            loss = self.loss(batch)
+            with self._watched():
+                loss = self.loss(batch)
             if group > 1:
                 loss = loss / group
             with self._sync(wanted=last), self._no_autocast():
@@ -187,6 +188,8 @@ class SteppedModule(pl.LightningModule):
                     direct.step(optimizer)
                 else:
                     optimizer.step()
+                if self.qk_clip is not None:
+                    self.qk_clip.clip()
                 if scheduler is not None:
                     scheduler.step()
 
@@ -203,6 +206,12 @@ class SteppedModule(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         """Make the optimizer and, unless the rate is constant, its schedule."""
         optimizer = self.make_optimizer(parameter_groups(self.model))
+        if adjust(optimizer) and self.stepping.clip_value:
+            log.warning(
+                "trainer.gradient_clip_val=%g: the control's identity with sqrt no longer holds, "
+                "its W_q has larger gradients",
+                self.stepping.clip_value,
+            )
         loader = self.trainer.train_dataloader or self.trainer.datamodule.train_dataloader()  # type: ignore[attr-defined]
         total = self.stepping.total_steps(loader.n_batches)
         factor = make_schedule(self.stepping.schedule, warmup=self.stepping.warmup, total=total)

@@ -1,0 +1,134 @@
+"""Lightning's Trainer, with its callbacks and surroundings, from ``trainer`` and ``callbacks``."""
+
+import inspect
+import logging
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+
+from attnscale.config.build import build
+from attnscale.experiment.processes import launched_from_outside
+from attnscale.tracking.logger import MLflowLogger
+from attnscale.tracking.record import Record
+
+OWN_TRAINER_KEYS = (
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "gradient_clip_algorithm",
+    "limit_train_batches",
+    "overfit_batches",
+    "enable_progress_bar",
+    "logger",
+    "callbacks",
+    "plugins",
+)
+"""Arguments of Lightning's Trainer that this project carries out itself, with the same meaning."""
+
+QUIET_LOGGERS = ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch")
+
+
+def _callbacks(config: Mapping[str, Any]) -> list[pl.Callback]:
+    trainer = config["trainer"]
+    wanted = {name: node for name, node in config["callbacks"].items() if node is not None}
+    validated = trainer["limit_val_batches"] != 0
+    skipped = set()
+    if not trainer["enable_progress_bar"]:
+        skipped.add("progress")
+    if not trainer["enable_checkpointing"] or trainer["fast_dev_run"]:
+        skipped |= {"best", "last"}
+    if not validated:
+        skipped.add("best")
+    own = [build(node) for name, node in wanted.items() if name not in skipped]
+    return own + [build(node) for node in trainer["callbacks"] or []]
+
+
+def _environment() -> Any:
+    outside = launched_from_outside()
+    if outside == "torchrun":
+        return None
+    if outside == "srun":
+        return SLURMEnvironment(auto_requeue=False)
+    # Left-over variables of a cluster must not make Lightning wait for processes that nobody
+    # starts.
+    return LightningEnvironment()
+
+
+def make_trainer(config: Mapping[str, Any], record: Record | None) -> pl.Trainer:
+    """Build Lightning's Trainer from the keys of ``trainer``.
+
+    Raises:
+        ValueError: If Lightning refuses an argument.
+    """
+    trainer = config["trainer"]
+    keys = {k: v for k, v in trainer.items() if k not in OWN_TRAINER_KEYS}
+    if trainer["limit_train_batches"] == 0:
+        keys["limit_train_batches"] = 0
+    loggers: list[Any] = []
+    if trainer["logger"] is True and record is not None:
+        loggers = [MLflowLogger(record)]
+    elif isinstance(trainer["logger"], list):
+        loggers = [build(node) for node in trainer["logger"]]
+    elif trainer["logger"] not in (True, False, None):
+        raise ValueError(f"trainer.logger={trainer['logger']}: allowed are true, false or a list")
+    plugins = [build(node) for node in trainer["plugins"] or []]
+    environment = _environment()
+    if environment is not None:
+        plugins.append(environment)
+    for name in QUIET_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    callbacks = _callbacks(config)
+    try:
+        made = pl.Trainer(
+            **keys,
+            logger=loggers or False,
+            callbacks=callbacks,
+            enable_progress_bar=False,
+            plugins=plugins or None,
+        )
+    except (MisconfigurationException, ValueError, TypeError) as error:
+        text = " ".join(str(error).split())
+        named = [key for key in keys if f"{key}=" in text or f"`{key}`" in text]
+        if not named and text.startswith("Precision"):
+            named = ["precision"]
+        given = ", ".join(f"trainer.{key}={keys[key]}" for key in named) or "trainer"
+        raise ValueError(f"{given}: {text}") from error
+    # One owner of signals: the process that started the run. Lightning's own handler of SIGTERM
+    # enters a collective inside the handler, which can wait for ever.
+    setattr(made._signal_connector, "register_signal_handlers", lambda: None)  # noqa: B010
+    return made
+
+
+def quiet_warnings() -> None:
+    """Leave out warnings of Lightning that do not apply here."""
+    for text in (
+        ".*does not have many workers.*",
+        ".*is smaller than the logging interval.*",
+        ".*Checkpoint directory .* exists and is not empty.*",
+        ".*GPU available but not used.*",
+        ".*`srun` command is available on your system but is not used.*",
+        ".*isinstance\\(treespec, LeafSpec\\).*",
+        ".*`optimizer.step\\(\\)` before `lr_scheduler.step\\(\\)`.*",
+        ".*that has no `state_dict`.*",
+        ".*callbacks used to create the checkpoint need to be provided.*",
+        ".*resuming from a checkpoint that ended before the epoch ended.*",
+    ):
+        warnings.filterwarnings("ignore", message=text)
+
+
+def check_trainer_keys(config: Mapping[str, Any]) -> None:
+    """Check that every key of ``trainer`` is an argument of the installed Lightning.
+
+    Raises:
+        ValueError: Naming the keys that it does not have.
+    """
+    known = set(inspect.signature(pl.Trainer.__init__).parameters)
+    unknown = sorted(set(config["trainer"]) - known)
+    if unknown:
+        raise ValueError(
+            f"trainer.{', trainer.'.join(unknown)}: this Lightning has no such argument"
+        )

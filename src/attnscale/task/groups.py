@@ -1,0 +1,71 @@
+"""Which parameters an optimizer steps how, as the scale modes' records say.
+
+Three kinds: what a mode learns (no weight decay); W_q and its bias where the mode has factors for
+their optimizer; and everything else.
+"""
+
+import logging
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnscale.attention import MultiHeadAttention, attentions
+
+FACTORS = "attnscale_factors_of"
+"""Key of a group that still waits for its factors: they depend on the optimizer's rule."""
+
+log = logging.getLogger(__name__)
+
+
+def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Return the optimizer's groups; those of W_q carry their attention until :func:`adjust`."""
+    found = list(attentions(model).values())
+    free = [p for attention in found for p in attention.temperatures()]
+    queries = [
+        (attention, list(attention.q.parameters()))
+        for attention in found
+        if attention.mode.optimizer is not None
+    ]
+    taken = {id(p) for p in free} | {id(p) for _, ps in queries for p in ps}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if id(p) not in taken]}
+    ]
+    if free:
+        groups.append({"params": free, "weight_decay": 0.0})
+    groups += [{"params": parameters, FACTORS: attention} for attention, parameters in queries]
+    return groups
+
+
+def rule_of(optimizer: torch.optim.Optimizer) -> str:
+    """Return "adam", "adamw" or "sgd", or the class's name for any other optimizer."""
+    # In newer versions of torch AdamW is an Adam whose groups say that decay is decoupled.
+    decoupled = any(group.get("decoupled_weight_decay") for group in optimizer.param_groups)
+    if isinstance(optimizer, torch.optim.AdamW) or (
+        isinstance(optimizer, torch.optim.Adam) and decoupled
+    ):
+        return "adamw"
+    known = {torch.optim.Adam: "adam", torch.optim.SGD: "sgd"}
+    return known.get(type(optimizer), type(optimizer).__name__)
+
+
+def adjust(optimizer: torch.optim.Optimizer) -> bool:
+    """Multiply the numbers of the groups that have factors; return whether there was one.
+
+    Raises:
+        ValueError: If a mode has no factors for this optimizer.
+    """
+    rule, found = rule_of(optimizer), False
+    for group in optimizer.param_groups:
+        attention = group.pop(FACTORS, None)
+        if attention is None:
+            continue
+        assert isinstance(attention, MultiHeadAttention)
+        assert attention.mode.optimizer is not None
+        factors = attention.mode.optimizer(attention.d_k, rule)
+        group["lr"] *= factors.lr
+        group["weight_decay"] *= factors.weight_decay
+        if "eps" in group:
+            group["eps"] *= factors.eps
+        found = True
+    return found

@@ -1,0 +1,67 @@
+"""QK-Clip: after an optimizer step, shrink W_q and W_k of each head whose logits were too large.
+
+    η_head = min(1, τ / S_max),   W_q ← η^α W_q,   W_k ← η^(1−α) W_k     (biases likewise)
+
+S_max is the largest kept logit of the head over the step's batches, of all processes. The forward
+pass is not touched. Where logits are a product of q and k times a number, the same batch would now
+give at most τ; where a mode normalises q, k or the scores, the weights' size does not reach the
+logits and clipping has no effect on them.
+
+Source: Kimi Team 2025, "Kimi K2" (MuonClip; without biases there).
+"""
+
+import torch
+import torch.distributed
+from torch import Tensor, nn
+
+from attnscale.attention import Attended, attentions
+
+
+class QKClip:
+    """Watches the logits of a model's attentions while it trains, and clips after each step."""
+
+    def __init__(self, model: nn.Module, *, threshold: float, alpha: float) -> None:
+        """Find the attentions.
+
+        Args:
+            model: The model that trains.
+            threshold: τ, the largest logit that is left alone.
+            alpha: Share of the clipping that W_q takes, 0 to 1.
+
+        Raises:
+            ValueError: If a value is not allowed.
+        """
+        if not threshold > 0:
+            raise ValueError(f"attention.qk_clip={threshold}: must be positive, or null")
+        if not 0.0 <= alpha <= 1.0:
+            raise ValueError(f"attention.qk_clip_alpha={alpha}: must be from 0 to 1")
+        self.threshold, self.alpha = threshold, alpha
+        self.attentions = attentions(model)
+        self.largest: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def watch(self, path: str, attended: Attended) -> None:
+        """Take the largest kept logit of each head from a tap."""
+        logits = attended.logits()
+        if attended.keep is not None:
+            logits = logits.masked_fill(~attended.keep, -torch.inf)
+        found = logits.amax(dim=(0, 2, 3))
+        before = self.largest.get(path)
+        self.largest[path] = found if before is None else torch.maximum(before, found)
+
+    @torch.no_grad()
+    def clip(self) -> dict[str, Tensor]:
+        """Shrink the weights of heads above the threshold; return η of each attention, (head,)."""
+        made = {}
+        for path, largest in self.largest.items():
+            if torch.distributed.is_available() and torch.distributed.is_initialized():
+                torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
+            shrink = (self.threshold / largest.clamp_min(self.threshold)).nan_to_num(1.0)
+            attention = self.attentions[path]
+            for layer, power in ((attention.q, self.alpha), (attention.k, 1.0 - self.alpha)):
+                rows = shrink.pow(power).repeat_interleave(attention.d_k)
+                for parameter in layer.parameters():
+                    parameter.mul_(rows.to(parameter).view(-1, *[1] * (parameter.dim() - 1)))
+            made[path] = shrink
+        self.largest = {}
+        return made
