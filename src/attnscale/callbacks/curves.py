@@ -77,11 +77,12 @@ class Curves(pl.Callback):
             return
         loss = pl_module.step_loss
         gradients = [loss if p.grad is None else p.grad for p in self.parameters]
-        norms = list(torch._foreach_norm(gradients, 2, torch.float32))
+        wide = torch.promote_types(loss.dtype, torch.float32)
+        norms = list(torch._foreach_norm(gradients, 2, wide))
         for i, p in enumerate(self.parameters):
             if p.grad is None:
                 norms[i] = torch.zeros_like(norms[i])
-        self.rows.append(torch.stack([loss.float(), *norms]))
+        self.rows.append(torch.stack([loss.to(wide), *norms]))
         self.steps.append(step)
         self.times.append(time.time())
         if len(self.rows) >= READ_BACK_STEPS:

@@ -55,9 +55,28 @@ class EvaluateConfig:
     folder: str = MISSING
 
 
+@dataclass
+class TheoryConfig:
+    """The root of ``python -m src.theory``."""
+
+    attention: Any = MISSING
+    tracking: Any = MISSING
+    seed: int = MISSING
+    threads: int | None = MISSING
+    n: int = MISSING
+    draws: int = MISSING
+    pairs: int = MISSING
+    replicates: int = MISSING
+    models: int = MISSING
+    results: str = MISSING
+    docs: str | None = MISSING
+    folder: str = MISSING
+
+
 APP_GROUPS: dict[tuple[str, str], type] = {
     ("schema", "curves"): CurvesConfig,
     ("schema", "translate"): TranslateConfig,
     ("schema", "evaluate"): EvaluateConfig,
+    ("schema", "theory"): TheoryConfig,
 }
 """(group, name) of each type in Hydra's ConfigStore."""

@@ -41,7 +41,8 @@ class SweepHook(Callback):
         overrides = list(config.hydra.overrides.task)
         params = _parameters(config)
         given = [*(f"{key}={value}" for key, value in params.items()), *overrides]
-        check(given, config.attention.scale)
+        if "model" in config:
+            check(given, config.attention.scale)
         folder = Path(str(config.hydra.sweep.dir))
         name = folder.name
         swept = swept_keys(overrides, params)

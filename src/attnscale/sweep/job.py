@@ -101,11 +101,25 @@ def _name(sweep: dict[str, Any] | None, folder: Path) -> str:
     return f"{describe(overrides, sweep['swept']) or 'job'} ({_mark(folder.parent)})"
 
 
-def run_job(config: DictConfig) -> float:
-    """Run one job and return its objective: the best validation loss.
+def _show(result: Result, ui: str) -> None:
+    say("\n" + run_table(result, ui))
+
+
+def run_job(
+    config: DictConfig,
+    *,
+    work: Callable[[DictConfig, dict[str, Any] | None, str], Result] = _run,
+    show: Callable[[Result, str], None] = _show,
+) -> float:
+    """Run one job and return its objective: for training the best validation loss.
 
     A failing job of a sweep is recorded with its reason and returns the worst finite number, so
     that the others run. A single run ends the program with status 1.
+
+    Args:
+        config: The composed configuration.
+        work: (configuration, the sweep or None, the run's name) -> result.
+        show: (result, command that opens the UI) -> None: the last words of a single run.
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
@@ -119,7 +133,7 @@ def run_job(config: DictConfig) -> float:
         say(f"Job {index}: {name}")
     write_outcome(folder, {**outcome, "status": "RUNNING"})
     try:
-        result = _run(config, sweep, name)
+        result = work(config, sweep, name)
     except KeyboardInterrupt:
         write_outcome(folder, {**outcome, "status": "KILLED", "error": "interrupted"})
         raise
@@ -136,5 +150,5 @@ def run_job(config: DictConfig) -> float:
     write_outcome(folder, {**outcome, "status": "FINISHED", "result": dataclasses.asdict(result)})
     if sweep is None:
         store = find_store(config.tracking.uri, project_root())
-        say("\n" + run_table(result, store.ui_command()))
+        show(result, store.ui_command())
     return result.objective

@@ -96,6 +96,34 @@ class History:
             raise ValueError(f"sweep={sweep}: no runs of a sweep of that name in this store")
         return sorted(runs, key=lambda run: int(run.tags.get("job", "0")))
 
+    def newest_of(self, override: str) -> list[RecordedRun]:
+        """Return the runs of the newest finished sweep that was started with an override.
+
+        Nothing if there is no such sweep, or no such experiment in the store.
+
+        Args:
+            override: One override of the command line, such as ``experiment=NAME``.
+        """
+        if self.client.get_experiment_by_name(self.experiment) is None:
+            return []
+        sweeps = _search(
+            self.client, self.experiment, "tags.kind = 'sweep' and attributes.status = 'FINISHED'"
+        )
+        for sweep in sweeps:
+            if override in sweep.tags.get("overrides", "").split():
+                return self.sweep_runs(sweep.tags["sweep"])
+        return []
+
+    def newest_values(self, tag: str, text: str, metric: str) -> dict[str, float]:
+        """Return run name -> value of a metric, from the newest run of each name with a tag."""
+        if self.client.get_experiment_by_name(self.experiment) is None:
+            return {}
+        made: dict[str, float] = {}
+        for run in _search(self.client, self.experiment, f"tags.{tag} = '{text}'"):
+            if metric in run.metrics:
+                made.setdefault(run.name, run.metrics[metric])
+        return made
+
     def curve(self, run_id: str, metric: str) -> list[tuple[int, float]]:
         """Return (optimizer step, value) of every point of a metric, by step."""
         points = self.client.get_metric_history(run_id, safe_name(metric))

@@ -32,9 +32,11 @@ from attnscale.attention.scale.record import (
 )
 
 
-def _log(n: Count) -> Count:
+def _log(n: Count, q: Tensor) -> Count:
     # A row with no key has weights 0 whatever its logits; ln 0 would make it NaN.
-    return n.clamp_min(1).log() if isinstance(n, Tensor) else math.log(max(n, 1.0))
+    if isinstance(n, Tensor):
+        return n.to(torch.promote_types(q.dtype, torch.float32)).clamp_min(1).log()
+    return math.log(max(n, 1.0))
 
 
 def _times(q: Tensor, factor: Count) -> Tensor:
@@ -43,15 +45,15 @@ def _times(q: Tensor, factor: Count) -> Tensor:
 
 
 def _log_n(q: Tensor, k: Tensor, n: Count, values: Values) -> tuple[Tensor, Tensor]:
-    return _times(q, _log(n)), k
+    return _times(q, _log(n, q)), k
 
 
 def _log_n_base(q: Tensor, k: Tensor, n: Count, values: Values) -> tuple[Tensor, Tensor]:
-    return _times(q, _log(n) / math.log(number(values, "base"))), k
+    return _times(q, _log(n, q) / math.log(number(values, "base"))), k
 
 
 def _ssmax(q: Tensor, k: Tensor, n: Count, values: Values) -> tuple[Tensor, Tensor]:
-    return _times(q, _log(n) * per_head(tensor(values, "gain"))), k
+    return _times(q, _log(n, q) * per_head(tensor(values, "gain"))), k
 
 
 def _ssmax_start(sizes: Sizes) -> dict[str, Tensor]:

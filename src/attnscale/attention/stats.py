@@ -1,0 +1,299 @@
+"""Statistics of one attention, per head: one registry, one entry point.
+
+    H_i = −Σ_j p_ij ln p_ij          ‖J_i‖_F² = Σp² − 2Σp³ + (Σp²)²,   J = diag(p) − p pᵀ
+    s   = logits, before the mask    r = q · k, the score              (as in ``docs/design.md``)
+
+Every mean, share, maximum and quantile is over the *counted rows* of a head: real rows with at
+least two kept keys, over all sequences of the batch. A row with one key has weight 1 whatever the
+scale is, so it would only dilute. Everything is computed in fp32, or wider where the input is.
+
+A head without any counted row gets 0 in every statistic of the rows, never NaN:
+``sample.rows.count`` says how many rows stand behind a number. ``q_var``, ``k_var`` and ``x_cos``
+are over real positions, 0 where there are too few. The group "weights" supposes a softmax.
+
+Sources: with each record. Different from most code: entropies are divided by ln of the *kept* keys
+of each row and then averaged (not the ratio of means), nothing is added inside the logarithm (a
+one-hot row has entropy 0), and weights are taken before dropout.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnscale.attention.stats_qk import pairwise_cosine, predicted_std, ratio, spectral_norm
+from attnscale.attention.stats_sample import Sample
+
+__all__ = ["GROUPS", "STATISTICS", "Sample", "Statistic", "measure", "predicted_std"]
+
+GROUPS = ("weights", "logits", "scores", "qk")
+LIVE_FROM = 0.05
+"""A row is live, its softmax can still be moved, where 1 − Σp² is above this."""
+
+_ZHAI = "Zhai et al. 2023, attention entropy collapse and σReparam"
+_WORTSMAN = "Wortsman et al. 2023, growth of attention logits"
+_VASWANI = "Vaswani et al. 2017, section 3.2.1"
+_FOOTNOTE = "Vaswani et al. 2017, footnote 4"
+_YANG = "Yang et al. 2022, Tensor Programs V"
+_JACOBIAN = "the derivative of the softmax"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistic:
+    """One number per head.
+
+    Attributes:
+        name: The last part of the metric's key.
+        formula: The definition, in the symbols of this module.
+        unit: "nats", "keys", "rows" (a share of them), "logits", "scores", or "1".
+        source: Where the definition, or the reason to look at it, comes from.
+        group: What it is made of, one of :data:`GROUPS`; "qk" is vectors and projections.
+        of: Sample -> (head,).
+    """
+
+    name: str
+    formula: str
+    unit: str
+    source: str
+    group: str
+    of: Callable[[Sample], Tensor]
+
+
+STATISTICS: dict[str, Statistic] = {
+    "entropy": Statistic(
+        name="entropy",
+        formula="mean H_i",
+        unit="nats",
+        source=_ZHAI,
+        group="weights",
+        of=lambda s: s.rows.mean(s.entropy),
+    ),
+    "entropy_norm": Statistic(
+        name="entropy_norm",
+        formula="mean H_i / ln n_i",
+        unit="1",
+        source="Pielou 1966, evenness",
+        group="weights",
+        of=lambda s: s.rows.mean(s.entropy_norm),
+    ),
+    "entropy_norm_p5": Statistic(
+        name="entropy_norm_p5",
+        formula="5th percentile of H_i / ln n_i",
+        unit="1",
+        source="Pielou 1966, evenness",
+        group="weights",
+        of=lambda s: s.rows.quantile(s.entropy_norm, 0.05),
+    ),
+    "n_eff": Statistic(
+        name="n_eff",
+        formula="mean exp H_i",
+        unit="keys",
+        source="Hill 1973, number of order 1",
+        group="weights",
+        of=lambda s: s.rows.mean(s.entropy.exp()),
+    ),
+    "n_eff_2": Statistic(
+        name="n_eff_2",
+        formula="mean 1 / Σ_j p_ij²",
+        unit="keys",
+        source="Hill 1973, number of order 2",
+        group="weights",
+        of=lambda s: s.rows.mean(1 / s.p_squared),
+    ),
+    "p_max": Statistic(
+        name="p_max",
+        formula="mean max_j p_ij",
+        unit="1",
+        source=_VASWANI,
+        group="weights",
+        of=lambda s: s.rows.mean(s.p_max),
+    ),
+    "saturated_90": Statistic(
+        name="saturated_90",
+        formula="share of rows with max_j p_ij > 0.9",
+        unit="rows",
+        source=_VASWANI,
+        group="weights",
+        of=lambda s: s.rows.share(s.p_max > 0.9),
+    ),
+    "saturated_99": Statistic(
+        name="saturated_99",
+        formula="share of rows with max_j p_ij > 0.99",
+        unit="rows",
+        source=_VASWANI,
+        group="weights",
+        of=lambda s: s.rows.share(s.p_max > 0.99),
+    ),
+    "jac_fro": Statistic(
+        name="jac_fro",
+        formula="mean ‖J_i‖_F",
+        unit="1",
+        source=_JACOBIAN,
+        group="weights",
+        of=lambda s: s.rows.mean(s.jacobian_squared.sqrt()),
+    ),
+    "jac_fro_rms": Statistic(
+        name="jac_fro_rms",
+        formula="√(mean ‖J_i‖_F²)",
+        unit="1",
+        source=_JACOBIAN,
+        group="weights",
+        of=lambda s: s.jac_fro_rms,
+    ),
+    "live_rows": Statistic(
+        name="live_rows",
+        formula="share of rows with 1 − Σ_j p_ij² > 0.05",
+        unit="rows",
+        source=_JACOBIAN,
+        group="weights",
+        of=lambda s: s.rows.share(s.one_minus_p_squared > LIVE_FROM),
+    ),
+    "score_gain": Statistic(
+        name="score_gain",
+        formula="logit_std_row · jac_fro_rms: from ∂L/∂p to ∂L/∂q",
+        unit="1",
+        source=_JACOBIAN,
+        group="weights",
+        of=lambda s: s.logit_spread.std_row * s.jac_fro_rms,
+    ),
+    "logit_max": Statistic(
+        name="logit_max",
+        formula="max s_ij over kept keys",
+        unit="logits",
+        source=_WORTSMAN,
+        group="logits",
+        of=lambda s: s.rows.max(s.logit_spread.row_max),
+    ),
+    "logit_gap": Statistic(
+        name="logit_gap",
+        formula="max_i (max_j s_ij − mean_j s_ij)",
+        unit="logits",
+        source=f"{_WORTSMAN}; free of shifts",
+        group="logits",
+        of=lambda s: s.rows.max(s.logit_spread.row_max - s.logit_spread.row_mean),
+    ),
+    "logit_std_row": Statistic(
+        name="logit_std_row",
+        formula="√(mean_i Var_j s_ij), variance with n_i − 1",
+        unit="logits",
+        source=_FOOTNOTE,
+        group="logits",
+        of=lambda s: s.logit_spread.std_row,
+    ),
+    "logit_std_total": Statistic(
+        name="logit_std_total",
+        formula="standard deviation of all kept s_ij, with N − 1",
+        unit="logits",
+        source=_FOOTNOTE,
+        group="logits",
+        of=lambda s: s.logit_spread.std_total,
+    ),
+    "logit_kurtosis": Statistic(
+        name="logit_kurtosis",
+        formula="m_4 / m_2² of the pooled (s_ij − mean_j s_ij) √(n_i / (n_i − 1)); Gaussian 3",
+        unit="1",
+        source="Pearson 1905",
+        group="logits",
+        of=lambda s: s.logit_spread.kurtosis,
+    ),
+    "score_std_row": Statistic(
+        name="score_std_row",
+        formula="√(mean_i Var_j r_ij), variance with n_i − 1",
+        unit="scores",
+        source=_FOOTNOTE,
+        group="scores",
+        of=lambda s: s.score_spread.std_row,
+    ),
+    "score_std_total": Statistic(
+        name="score_std_total",
+        formula="standard deviation of all kept r_ij, with N − 1",
+        unit="scores",
+        source=_FOOTNOTE,
+        group="scores",
+        of=lambda s: s.score_spread.std_total,
+    ),
+    "score_growth": Statistic(
+        name="score_growth",
+        formula="score_std_row / (√d_k σ_q σ_k): 1 if independent",
+        unit="1",
+        source=_YANG,
+        group="scores",
+        of=lambda s: ratio(s.score_spread.std_row, s.d_k**0.5 * s.sigmas),
+    ),
+    "q_var": Statistic(
+        name="q_var",
+        formula="σ_q²: mean square of a component about its mean",
+        unit="1",
+        source=_FOOTNOTE,
+        group="qk",
+        of=lambda s: s.q_var,
+    ),
+    "k_var": Statistic(
+        name="k_var",
+        formula="σ_k²: mean square of a component about its mean",
+        unit="1",
+        source=_FOOTNOTE,
+        group="qk",
+        of=lambda s: s.k_var,
+    ),
+    "align": Statistic(
+        name="align",
+        formula="tr(C) / (d_k σ_q σ_k), C = mean q_i k_jᵀ over kept pairs",
+        unit="1",
+        source=_YANG,
+        group="qk",
+        of=lambda s: s.align,
+    ),
+    "align_cos": Statistic(
+        name="align_cos",
+        formula="mean cos(q_i, k_j) over kept pairs",
+        unit="1",
+        source=_YANG,
+        group="qk",
+        of=lambda s: s.align_cos,
+    ),
+    "x_cos": Statistic(
+        name="x_cos",
+        formula="mean cos(x_i, x_j) over i ≠ j of one sequence",
+        unit="1",
+        source="Ethayarajh 2019",
+        group="qk",
+        of=lambda s: pairwise_cosine(s.wide("x"), s.key_is_real).expand(s.n_heads),
+    ),
+    "spectral_qk": Statistic(
+        name="spectral_qk",
+        formula="σ₁(W_qᵀ W_k)",
+        unit="1",
+        source=_ZHAI,
+        group="qk",
+        of=lambda s: spectral_norm(s.wide("w_q"), s.wide("w_k"), s.n_heads),
+    ),
+}
+
+
+@torch.no_grad()
+def measure(sample: Sample, names: Iterable[str]) -> dict[str, Tensor]:
+    """Compute the named statistics of one attention.
+
+    Args:
+        sample: What the attention did. Intermediates are kept in it, so ask for all at once.
+        names: Keys of :data:`STATISTICS`.
+
+    Returns:
+        For each name, in the order given, a tensor (head,), fp32 or wider, without gradient.
+
+    Raises:
+        ValueError: For an unknown name, or one that needs an input that the sample lacks.
+    """
+    measured: dict[str, Tensor] = {}
+    with torch.autocast(sample.rows.like.device.type, enabled=False):
+        for name in names:
+            if name not in STATISTICS:
+                allowed = ", ".join(STATISTICS)
+                raise ValueError(f"attention statistic {name!r}: allowed are {allowed}")
+            try:
+                measured[name] = STATISTICS[name].of(sample)
+            except ValueError as error:
+                raise ValueError(f"attention statistic {name!r}: {error}") from error
+    return measured

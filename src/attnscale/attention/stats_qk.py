@@ -1,0 +1,121 @@
+"""Statistics of the vectors that attention compares: queries, keys, the layer input, W_q and W_k.
+
+    σ_q² = mean over real positions i and components a of (q_ia − q̄_a)²,    q̄ the mean over i
+    c̄    = mean over pairs i ≠ j of one sequence of cos(x_i, x_j)
+         = (‖Σ_i u_i‖² − Σ_i ‖u_i‖²) / (m (m − 1)),    u_i = x_i / ‖x_i‖,  m real positions
+    σ₁(W_qᵀ W_k) = σ₁(R_q R_kᵀ),    W_qᵀ = Q_q R_q,  W_kᵀ = Q_k R_k    (QR, R is d_k × d_k)
+
+Sources: Vaswani et al. 2017, footnote 4 (independent components of variance 1); Ethayarajh 2019
+(mean cosine); Zhai et al. 2023 (the spectral norm of the product bounds the logits). Different
+here: c̄ takes one pass over the vectors instead of all pairs, and the d_model × d_model product is
+never formed: Q_q and Q_k have orthonormal columns, which leave singular values as they are.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional
+
+
+def widen(values: Tensor) -> Tensor:
+    """Return the tensor in fp32, or as it is where it is wider."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def ratio(above: Tensor, below: Tensor) -> Tensor:
+    """Divide, with 0 where the denominator is 0: no statistic becomes NaN for want of data."""
+    some = below > 0
+    return torch.where(some, above / torch.where(some, below, 1.0), 0.0)
+
+
+def component_variance(
+    vectors: Float[Tensor, "batch head position d_k"],
+    real: Bool[Tensor, "#batch #head #position"],
+) -> Float[Tensor, " head"]:
+    """Return the variance of a component: mean square about the mean of that component.
+
+    Args:
+        vectors: Queries or keys, fp32 or wider.
+        real: True where a position holds a real token.
+
+    Returns:
+        One variance per head, 0 where no position is real.
+    """
+    real = real.expand(vectors.shape[:3])
+    count = real.sum(dim=(0, 2)).to(vectors.dtype).clamp(min=1)
+    hidden = ~real[..., None]
+    # (batch, head, position, d_k) -> (head, d_k)
+    mean = vectors.masked_fill(hidden, 0.0).sum(dim=(0, 2)) / count[:, None]
+    deviation = (vectors - mean[:, None, :]).masked_fill(hidden, 0.0)
+    return deviation.square().sum(dim=(0, 2, 3)) / (count * vectors.shape[-1])
+
+
+def pairwise_cosine(
+    x: Float[Tensor, "batch position d_model"], real: Bool[Tensor, "#batch some #position"]
+) -> Float[Tensor, " some"]:
+    """Return the mean cosine between two different real positions of one sequence.
+
+    Args:
+        x: Layer input, fp32 or wider. A zero vector has cosine 0 with every other.
+        real: True where a position holds a real token; its second axis is the head, or 1.
+
+    Returns:
+        Mean over the sequences with at least two real positions, each sequence counting once; 0
+        where there is none.
+    """
+    real = real.expand(x.shape[0], -1, x.shape[1])
+    unit = functional.normalize(x.masked_fill(~real.any(dim=1)[..., None], 0.0), dim=-1)
+    weight = real.to(x.dtype)
+    # (batch, some, position) @ (batch, position, d_model) -> (batch, some, d_model)
+    together = (weight @ unit).square().sum(dim=-1)
+    alone = (weight @ unit.square().sum(dim=-1, keepdim=True)).squeeze(-1)
+    size = weight.sum(dim=-1)
+    cosine = ratio(together - alone, size * (size - 1))
+    return ratio(cosine.sum(dim=0), (size > 1).sum(dim=0).to(x.dtype))
+
+
+def spectral_norm(
+    w_q: Float[Tensor, "rows d_model"], w_k: Float[Tensor, "rows d_model"], n_heads: int
+) -> Float[Tensor, " head"]:
+    """Return the largest singular value of W_qᵀ W_k of each head.
+
+    Args:
+        w_q: (n_heads · d_k, d_model), the heads one after the other; fp32 or wider.
+        w_k: Likewise.
+        n_heads: Number of heads.
+    """
+    # (head · d_k, d_model) -> (head, d_model, d_k) -> (head, d_k, d_k), less if d_model < d_k
+    r_q, r_k = (
+        torch.linalg.qr(w.reshape(n_heads, -1, w.shape[-1]).mT, mode="r").R for w in (w_q, w_k)
+    )
+    largest: Tensor = torch.linalg.matrix_norm(r_q @ r_k.mT, ord=2)
+    return largest
+
+
+def predicted_std(
+    d_k: int,
+    factor: float | Tensor,
+    sigma_q: float | Tensor,
+    sigma_k: float | Tensor,
+    x_cos: float | Tensor,
+) -> Tensor:
+    """Predict the standard deviation of the logits within a row: factor · √d_k σ_q σ_k √(1 − c̄).
+
+    It holds at initialisation, where q and k are independent. The shared part of the keys moves
+    all the logits of a row alike, so it drops out of the row deviation and leaves 1 − c̄ of the
+    variance; with c̄ = 0 this is footnote 4 of Vaswani et al. 2017. Compare it with
+    ``logit_std_row``, or with ``score_std_row`` for factor 1.
+
+    Args:
+        d_k: Length of a query or key, at least 1.
+        factor: What multiplies the score, such as 1/√d_k; above 0.
+        sigma_q: Standard deviation of a query component, √``q_var``.
+        sigma_k: Standard deviation of a key component, √``k_var``.
+        x_cos: Mean pairwise cosine c̄ of the layer input, −1 to 1.
+
+    Returns:
+        The prediction, in logits; the arguments broadcast.
+    """
+    independent = torch.as_tensor(1 - x_cos).clamp(min=0).sqrt()
+    predicted: Tensor = factor * d_k**0.5 * sigma_q * sigma_k * independent
+    return predicted

@@ -1,0 +1,234 @@
+"""What one attention did with one batch, and the intermediates that its statistics share.
+
+    ε_i   = Σ_{j≠m} p_ij,   T_ir = Σ_{j≠m} p_ij^r    (p_m the largest weight of the row)
+    Σ p²  = p_m² + T_2      1 − Σ p² = ε (2 − ε) − T_2
+    ‖J‖²  = Σp² − 2Σp³ + (Σp²)² = p_m² (ε² + T_2) + T_2 (1 + p_m² + T_2) − 2 T_3
+
+J = diag(p) − p pᵀ is the Jacobian of the softmax. The forms with ε and T are the same numbers for
+weights that add up to 1, without the cancellation of the usual ones: near a one-hot row those lose
+in fp32 what is below 3·10⁻⁴ of ‖J‖, and such rows are what an unscaled attention is made of.
+
+Each tensor of the size of the score matrix is walked when a statistic first asks for it, and once.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional
+
+from attnscale.attention.stats_qk import component_variance, ratio, widen
+from attnscale.attention.stats_rows import Rows, Spread
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sample:
+    """What one attention did with one batch. Give what the wanted statistics need.
+
+    Polarity of every mask: True is kept, or real. Values at places that are hidden or not real are
+    never used, whatever they are.
+
+    Attributes:
+        weights: After the softmax, before dropout: 0 at hidden keys, else they add up to 1.
+        logits: Scaled scores, before the mask.
+        scores: q · k before any scale; None to compute them from ``q`` and ``k``.
+        q: Queries, before the scale mode touches them.
+        k: Keys, likewise.
+        x: The layer input that the keys are made of.
+        w_q: Weight of the query projection, the heads one after the other.
+        w_k: Weight of the key projection, likewise.
+        keep: Broadcastable to (batch, head, query, key); None keeps every key.
+        real_queries: Broadcastable to (batch, head, query), with three axes; None if all are real.
+        real_keys: Broadcastable to (batch, head, key), with three axes; None to take the keys that
+            some real query may attend.
+
+    Raises:
+        ValueError: If there is no tensor to read the shape from, or a mask of real positions has
+            not three axes (with two, batch would silently be read as head).
+    """
+
+    _MATRICES: ClassVar = ("weights", "logits", "scores")
+
+    weights: Float[Tensor, "batch head query key"] | None = None
+    logits: Float[Tensor, "batch head query key"] | None = None
+    scores: Float[Tensor, "batch head query key"] | None = None
+    q: Float[Tensor, "batch head query d_k"] | None = None
+    k: Float[Tensor, "batch head key d_k"] | None = None
+    x: Float[Tensor, "batch key d_model"] | None = None
+    w_q: Float[Tensor, "rows d_model"] | None = None
+    w_k: Float[Tensor, "rows d_model"] | None = None
+    keep: Bool[Tensor, "..."] | None = None
+    real_queries: Bool[Tensor, "..."] | None = None
+    real_keys: Bool[Tensor, "..."] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what would be read wrongly without an error."""
+        for name in ("real_queries", "real_keys"):
+            mask: Tensor | None = getattr(self, name)
+            if mask is not None and mask.ndim != 3:
+                raise ValueError(
+                    f"{name} has shape {tuple(mask.shape)}: needs three axes, (batch, head or 1, "
+                    "position)"
+                )
+        if all(getattr(self, name) is None for name in self._MATRICES) and (
+            self.q is None or self.k is None
+        ):
+            raise ValueError("needs weights, logits or scores, or both q and k")
+
+    def wide(self, name: str) -> Tensor:
+        """Return an input in fp32 or wider.
+
+        Raises:
+            ValueError: If the sample was made without it.
+        """
+        values: Tensor | None = getattr(self, name)
+        if values is None:
+            raise ValueError(f"needs Sample.{name}, which is None")
+        return widen(values)
+
+    @cached_property
+    def _like(self) -> Tensor:
+        """A tensor with the shape (batch, head, query, key), for shape, dtype and device only."""
+        for name in self._MATRICES:
+            if getattr(self, name) is not None:
+                return self.wide(name)
+        q, k = self.wide("q"), self.wide("k")
+        return q.new_empty(()).expand(*q.shape[:3], k.shape[2])
+
+    @cached_property
+    def n_heads(self) -> int:
+        """Number of heads."""
+        return self._like.shape[1]
+
+    @cached_property
+    def d_k(self) -> int:
+        """Length of a query or key."""
+        return self.wide("q").shape[-1]
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The rows that count."""
+        keep = self.keep
+        if keep is not None:
+            keep = keep.reshape((1,) * (4 - keep.ndim) + keep.shape)
+            keep = keep.expand(-1, -1, -1, self._like.shape[-1])
+        return Rows(self._like, keep, self.real_queries)
+
+    @cached_property
+    def logit_spread(self) -> Spread:
+        """The logits, row by row."""
+        return Spread(self.wide("logits"), self.rows)
+
+    @cached_property
+    def score_spread(self) -> Spread:
+        """The raw scores, row by row."""
+        if self.scores is None:
+            return Spread(self.wide("q") @ self.wide("k").mT, self.rows)
+        return Spread(self.wide("scores"), self.rows)
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """Entropy H_i of each row, nats."""
+        entropy: Tensor = torch.special.entr(self.wide("weights")).sum(dim=-1)
+        return entropy
+
+    @cached_property
+    def entropy_norm(self) -> Tensor:
+        """H_i / ln n_i of each row, 0 to 1."""
+        return self.entropy / self.rows.size.log()
+
+    @cached_property
+    def _rest(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Largest weight of each row, and ε, T_2 and T_3 of the others."""
+        weights = self.wide("weights")
+        top = weights.max(dim=-1, keepdim=True)
+        rest = weights.scatter(-1, top.indices, 0.0)
+        square = rest * rest
+        cube = square * rest
+        return top.values[..., 0], rest.sum(dim=-1), square.sum(dim=-1), cube.sum(dim=-1)
+
+    @cached_property
+    def p_max(self) -> Tensor:
+        """Largest weight of each row."""
+        return self._rest[0]
+
+    @cached_property
+    def p_squared(self) -> Tensor:
+        """Σ_j p_ij² of each row."""
+        top, _, second, _ = self._rest
+        return top.square() + second
+
+    @cached_property
+    def one_minus_p_squared(self) -> Tensor:
+        """1 − Σ_j p_ij² of each row, the trace of the Jacobian of the softmax."""
+        _, first, second, _ = self._rest
+        return first * (2 - first) - second
+
+    @cached_property
+    def jacobian_squared(self) -> Tensor:
+        """Squared Frobenius norm of the Jacobian of the softmax of each row."""
+        top, first, second, third = self._rest
+        square = top.square()
+        main = square * (first.square() + second)
+        return main + second * (1 + square + second) - 2 * third
+
+    @cached_property
+    def jac_fro_rms(self) -> Float[Tensor, " head"]:
+        """Root mean square of the Jacobian's Frobenius norm."""
+        return self.rows.mean(self.jacobian_squared).sqrt()
+
+    @cached_property
+    def attended(self) -> Bool[Tensor, "#batch #head #key"]:
+        """True where some real query may attend to the key."""
+        keep = self.rows.keep
+        if keep is None:
+            keep = torch.ones((1,) * 4, dtype=torch.bool, device=self._like.device)
+        if self.real_queries is not None:
+            keep = keep & self.real_queries[..., None]
+        return keep.any(dim=-2)
+
+    @cached_property
+    def key_is_real(self) -> Bool[Tensor, "#batch #head #key"]:
+        """True where a key is no padding."""
+        return self.attended if self.real_keys is None else self.real_keys
+
+    @cached_property
+    def attended_k(self) -> Tensor:
+        """Keys, with zeros where none may attend: what stands there must not reach a sum."""
+        return torch.where(self.attended[..., None], self.wide("k"), 0.0)
+
+    @cached_property
+    def q_var(self) -> Float[Tensor, " head"]:
+        """Variance σ_q² of a component of the real queries."""
+        q = self.wide("q")
+        real = self.real_queries
+        if real is None:
+            real = torch.ones((1,) * 3, dtype=torch.bool, device=q.device)
+        return component_variance(q, real)
+
+    @cached_property
+    def k_var(self) -> Float[Tensor, " head"]:
+        """Variance σ_k² of a component of the real keys."""
+        return component_variance(self.wide("k"), self.key_is_real)
+
+    @cached_property
+    def sigmas(self) -> Float[Tensor, " head"]:
+        """σ_q σ_k."""
+        return (self.q_var * self.k_var).sqrt()
+
+    @cached_property
+    def align(self) -> Float[Tensor, " head"]:
+        """tr(C) / (d_k σ_q σ_k): the mean of q_i · k_j over kept pairs, in units of d_k σ_q σ_k."""
+        trace = self.rows.pair_mean(self.wide("q"), self.attended_k)
+        return ratio(trace, self.d_k * self.sigmas)
+
+    @cached_property
+    def align_cos(self) -> Float[Tensor, " head"]:
+        """Mean cosine of q_i and k_j over kept pairs."""
+        unit_q, unit_k = (
+            functional.normalize(v, dim=-1) for v in (self.wide("q"), self.attended_k)
+        )
+        return self.rows.pair_mean(unit_q, unit_k)

@@ -1,0 +1,178 @@
+"""What the untrained models of this project really do, beside what is predicted.
+
+The spread of the logits in each attention of the autoencoder and the Transformer, on Gaussian
+sequences and on sentences of the bundled grammar, over several seeds.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attnscale.attention import Attended, tapped
+from attnscale.attention.prediction import logit_deviation, predicted_deviation
+from attnscale.data.grammar import draw_pairs
+from attnscale.model.autoencoder import AttentionAutoencoder
+from attnscale.model.layers import INITS, AttentionSettings
+from attnscale.model.transformer import Transformer
+from attnscale.theory.estimates import Estimate, mean_of, seeded
+
+PADDING = 0
+VOCABULARY = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The spread of the logits in one attention of one untrained model.
+
+    Attributes:
+        model: Which model, with its norm.
+        attention: Path of the attention.
+        init: How the weights were drawn.
+        value: Standard deviation of the logits within rows, over seeds.
+        predicted: Mean of the prediction from the same batches.
+    """
+
+    model: str
+    attention: str
+    init: str
+    value: Estimate
+    predicted: float
+
+
+def _autoencoder(settings: AttentionSettings, init: str, norm: str, d_k: int) -> nn.Module:
+    return AttentionAutoencoder(
+        attention=settings,
+        d_model=64,
+        d_k=d_k,
+        d_v=32,
+        n_heads=2,
+        n_layers=3,
+        residual=norm != "none",
+        norm=norm,
+        feed_forward=None,
+        bias=False,
+        dropout=0.0,
+        init=init,
+    )
+
+
+def _transformer(settings: AttentionSettings, init: str, norm: str, d_k: int) -> nn.Module:
+    return Transformer(
+        attention=settings,
+        source_size=VOCABULARY,
+        target_size=VOCABULARY,
+        d_model=64,
+        d_k=d_k,
+        d_v=32,
+        n_heads=2,
+        n_layers=2,
+        feed_forward=128,
+        norm=norm,
+        positions="sinusoidal",
+        max_length=64,
+        tied=False,
+        scaled_embeddings=True,
+        bias=True,
+        dropout=0.0,
+        attention_dropout=None,
+        init=init,
+    )
+
+
+def _numbers(texts: list[str]) -> Tensor:
+    """Number the words of sentences as they come; 0 is padding."""
+    seen: dict[str, int] = {}
+    rows = [
+        [1 + seen.setdefault(word, len(seen)) % (VOCABULARY - 1) for word in text.split()]
+        for text in texts
+    ]
+    made = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+    for row, numbers in zip(made, rows, strict=True):
+        row[: len(numbers)] = torch.tensor(numbers)
+    return made
+
+
+def _observe(model: nn.Module, batch: tuple[Tensor, ...]) -> Iterator[tuple[str, float, float]]:
+    found: list[tuple[str, Attended]] = []
+    with torch.no_grad(), tapped(model, lambda path, seen: found.append((path, seen))):
+        model(*batch)
+    for path, attended in found:
+        real = None
+        if len(batch) > 1:
+            side = batch[0] if path.startswith("encoder") else batch[1]
+            real = side != PADDING
+        yield path, logit_deviation(attended, real), predicted_deviation(attended, real)
+
+
+def mode_deviation(scale: str, options: Mapping[str, float], *, seeds: int, seed: int) -> Estimate:
+    """Measure a mode in the encoder's first self-attention of the pre-norm Transformer.
+
+    Args:
+        scale: Any scale mode.
+        options: Its options.
+        seeds: Models, at least 2.
+        seed: The first of them.
+    """
+    sources, targets = zip(*draw_pairs(16 * seeds, seed), strict=True)
+    sides = [_numbers(list(side)) for side in (sources, targets)]
+    lengths = (sides[0] != PADDING).sum(dim=-1).double()
+    statistics = {"length_p97_5": float(lengths.quantile(0.975))}
+    settings = AttentionSettings(scale, "auto", options, statistics)
+    found = []
+    for number in range(seeds):
+        with seeded(seed + number):
+            model = _transformer(settings, "torch", "pre", 64)
+        part = slice(16 * number, 16 * (number + 1))
+        batch = (sides[0][part], sides[1][part], torch.tensor(PADDING))
+        path, measured, _ = next(_observe(model, batch))
+        assert path == "encoder.0.self"
+        found.append(measured)
+    return mean_of(torch.tensor(found, dtype=torch.float64))
+
+
+def initial_deviations(
+    *, scale: str = "sqrt", d_k: int = 64, seeds: int, seed: int
+) -> list[Measured]:
+    """Measure both models under each initialisation, with LayerNorm and, where it can be, without.
+
+    Args:
+        scale: The scale mode; one without options.
+        d_k: Size of a query or key.
+        seeds: Models per case, at least 2.
+        seed: The first of them.
+    """
+    builders = (
+        ("autoencoder, no norm", _autoencoder, "none"),
+        ("autoencoder, pre-norm", _autoencoder, "pre"),
+        ("Transformer, pre-norm", _transformer, "pre"),
+        ("Transformer, post-norm", _transformer, "post"),
+    )
+    sources, targets = zip(*draw_pairs(16 * seeds, seed), strict=True)
+    sentences = [_numbers(list(side)) for side in (sources, targets)]
+    made = []
+    for name, build, norm in builders:
+        for init in INITS:
+            values: dict[str, list[tuple[float, float]]] = {}
+            for number in range(seeds):
+                with seeded(seed + number):
+                    model = build(AttentionSettings(scale), init, norm, d_k)
+                    batch: tuple[Tensor, ...] = (torch.randn(16, 8, 64),)
+                if build is _transformer:
+                    part = slice(16 * number, 16 * (number + 1))
+                    batch = (sentences[0][part], sentences[1][part], torch.tensor(PADDING))
+                for path, measured, predicted in _observe(model, batch):
+                    values.setdefault(path, []).append((measured, predicted))
+            for path, found in values.items():
+                both = torch.tensor(found, dtype=torch.float64)
+                made.append(
+                    Measured(
+                        model=name,
+                        attention=path,
+                        init=init,
+                        value=mean_of(both[:, 0]),
+                        predicted=float(both[:, 1].mean()),
+                    )
+                )
+    return made

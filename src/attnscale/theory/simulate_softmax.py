@@ -1,0 +1,267 @@
+"""Softmax simulated: rows of Gaussian logits, and the gradient that reaches q and k.
+
+    rows          s_j = β z_j,  z iid N(0, 1),  j = 1 … n;   p = softmax(s)
+    gradients     L = Σ_j g_j p_j,  g iid N(0, 1):
+                  ∂L/∂q = c Σ_j (J g)_j k_j,   ∂L/∂k_j = c (J g)_j q
+
+Closed forms for small and for large β are in ``closed_form_softmax.py``; between them there is
+only the simulation. The second line runs through :func:`attnscale.attention.attend` with g as the
+values (d_v = 1), so its output is L and autograd gives the gradients with the models' own scale
+functions. Units: entropies in nats, logits and weights without unit.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscale.attention import Attended, attend
+from attnscale.attention.scale import Values
+from attnscale.theory.closed_form_softmax import jacobian_norm, query_gradient
+from attnscale.theory.estimates import Estimate, Moments, check_least, scaled, seeded
+
+LIVE_ABOVE = 0.05
+"""A row is live if 1 − Σp² is above this: its weights can still move."""
+
+SATURATED_ABOVE = 0.9
+"""A row is saturated if its largest weight is above this."""
+
+_LOGITS_PER_CHUNK = 250_000
+_COMPONENTS_PER_CHUNK = 1_500_000
+
+
+class InitCase(NamedTuple):
+    """A model at initialisation and the deviation of its logits.
+
+    Attributes:
+        name: Scale mode, init and d_k.
+        beta: Deviation of the logits within a row.
+    """
+
+    name: str
+    beta: float
+
+
+INIT_CASES = (
+    InitCase("inverse, unit, d_k=64", 1 / 8),
+    InitCase("sqrt, torch", 1 / 3),
+    InitCase("cosine 9.1, d_k=512", 9.1 / math.sqrt(512)),
+    InitCase("sqrt, gain 1/√2", 1 / 2),
+    InitCase("sqrt, unit", 1.0),
+    InitCase("cosine 9.1, d_k=64", 9.1 / 8),
+    InitCase("none, torch, d_k=64", 8 / 3),
+    InitCase("none, gain 1/√2, d_k=64", 4.0),
+    InitCase("none, torch, d_k=512", math.sqrt(512) / 3),
+    InitCase("none, unit, d_k=64", 8.0),
+    InitCase("none, gain 1/√2, d_k=512", math.sqrt(512) / 2),
+    InitCase("none, unit, d_k=512", math.sqrt(512)),
+)
+"""β = c √d_k σ_q σ_k of usual inits; gain 1/√2 is fairseq's Xavier init, Var W = 1/(2 fan_in)."""
+
+
+@dataclass(frozen=True)
+class SoftmaxRow:
+    """Means over rows of n Gaussian logits of deviation ``beta``.
+
+    Attributes:
+        beta: Deviation of the logits.
+        n: Keys of a row.
+        entropy: H, in nats.
+        entropy_norm: H / ln n, 0 to 1.
+        p_max: Largest weight.
+        concentration: Σp², 1/n to 1.
+        participation: 1/Σp², 1 to n; the mean of the ratio.
+        jacobian: ‖J‖_F.
+        jacobian_rms: Root mean square of ‖J‖_F.
+        gain: β · rms‖J‖_F, the gradient of q over that of the weights.
+        saturated: Share of rows with p_max above :data:`SATURATED_ABOVE`.
+        live: Share of rows with 1 − Σp² above :data:`LIVE_ABOVE`.
+    """
+
+    beta: float
+    n: int
+    entropy: Estimate
+    entropy_norm: Estimate
+    p_max: Estimate
+    concentration: Estimate
+    participation: Estimate
+    jacobian: Estimate
+    jacobian_rms: Estimate
+    gain: Estimate
+    saturated: Estimate
+    live: Estimate
+
+
+@dataclass(frozen=True)
+class GradientRow:
+    """Gradients of one row's random loss at one d_k; q, k and g have unit-variance components.
+
+    Attributes:
+        d_k: Size of q and k.
+        scale: The scale mode or factor.
+        n: Keys of a row.
+        beta: Root of the mean variance within a row of the logits, measured.
+        jacobian_rms: Root mean square of ‖J‖_F.
+        predicted: β · rms‖J‖_F.
+        query: rms ‖∂L/∂q‖.
+        keys: rms of ‖∂L/∂k‖ over all keys of a row together.
+        live: Share of rows with 1 − Σp² above :data:`LIVE_ABOVE`.
+    """
+
+    d_k: int
+    scale: str | float
+    n: int
+    beta: Estimate
+    jacobian_rms: Estimate
+    predicted: float
+    query: Estimate
+    keys: Estimate
+    live: Estimate
+
+
+def softmax_statistics(
+    betas: Sequence[float], n: int, *, draws: int, seed: int
+) -> list[SoftmaxRow]:
+    """Simulate the softmax of n independent Gaussian logits over a grid of deviations.
+
+    The same standard normal rows serve every β, so differences between β are smoother than the
+    errors of the single lines say.
+
+    Args:
+        betas: Deviations of the logits, not negative.
+        n: Keys of a row, at least 2.
+        draws: Rows, at least 2.
+        seed: Of all draws.
+
+    Raises:
+        ValueError: If a number is out of its range.
+    """
+    check_least("n", n, 2)
+    check_least("draws", draws, 2)
+    if not betas or min(betas) < 0:
+        raise ValueError(f"betas={list(betas)}: need at least one, none negative")
+    sums = [_Sums() for _ in betas]
+    step = max(1, _LOGITS_PER_CHUNK // n)
+    with seeded(seed), torch.no_grad():
+        for start in range(0, draws, step):
+            z = torch.randn(min(step, draws - start), n, dtype=torch.float64)
+            for beta, total in zip(betas, sums, strict=True):
+                total.add(beta * z)
+    return [total.row(beta, n) for beta, total in zip(betas, sums, strict=True)]
+
+
+def init_table(*, n: int, draws: int, seed: int) -> list[SoftmaxRow]:
+    """Simulate the softmax at initialisation, one row per case of :data:`INIT_CASES`, in order.
+
+    ``n=14, draws=60_000`` is the table of ``docs/theory.md``; 14 is about the mean length of a
+    Multi30k sentence. Arguments as :func:`softmax_statistics`.
+    """
+    return softmax_statistics([case.beta for case in INIT_CASES], n, draws=draws, seed=seed)
+
+
+def gradient_statistics(
+    d_ks: Sequence[int],
+    scale: str | float,
+    *,
+    n: int,
+    draws: int,
+    seed: int,
+    values: Values | None = None,
+) -> list[GradientRow]:
+    """Measure the gradients of a random loss with respect to q and k, beside the prediction.
+
+    The prediction takes β and ‖J‖ as independent and k as unaffected by which weight is large;
+    both are true up to terms of relative size 1/d_k.
+
+    Args:
+        d_ks: Sizes of q and k.
+        scale: A scale mode's name or a factor, as ``attention.scale``.
+        n: Keys of a row, at least 2.
+        draws: Rows per d_k, at least 2.
+        seed: Of all draws.
+        values: The mode's options and parameters by name, where it has any.
+
+    Raises:
+        ValueError: For an unknown scale or a number that is out of its range.
+    """
+    check_least("n", n, 2)
+    check_least("draws", draws, 2)
+    with seeded(seed):
+        return [_gradients(d_k, scale, n, draws, values) for d_k in d_ks]
+
+
+class _Sums:
+    """Sums of every statistic of a :class:`SoftmaxRow` over chunks of rows."""
+
+    names = ("entropy", "p_max", "concentration", "participation", "jacobian", "square")
+
+    def __init__(self) -> None:
+        self.moments = {name: Moments() for name in (*self.names, "saturated", "live")}
+
+    def add(self, logits: Float[Tensor, "row n"]) -> None:
+        """Add the rows of a chunk."""
+        log_p = logits.log_softmax(-1)
+        p = log_p.exp()
+        p_max, second, norm = p.amax(-1), p.square().sum(-1), jacobian_norm(p)
+        values = {
+            "entropy": -(p * log_p).sum(-1),
+            "p_max": p_max,
+            "concentration": second,
+            "participation": 1 / second,
+            "jacobian": norm,
+            "square": norm.square(),
+            "saturated": p_max > SATURATED_ABOVE,
+            "live": 1 - second > LIVE_ABOVE,
+        }
+        for name, value in values.items():
+            self.moments[name].add(value)
+
+    def row(self, beta: float, n: int) -> SoftmaxRow:
+        """Return the means of what was added."""
+        means = {name: moments.mean() for name, moments in self.moments.items()}
+        rms = self.moments["square"].root()
+        derived = {
+            "entropy_norm": scaled(means["entropy"], 1 / math.log(n)),
+            "jacobian_rms": rms,
+            "gain": scaled(rms, beta),
+        }
+        known = means | derived
+        names = [field.name for field in fields(SoftmaxRow)][2:]
+        return SoftmaxRow(beta, n, **{name: known[name] for name in names})
+
+
+def _gradients(
+    d_k: int, scale: str | float, n: int, draws: int, values: Values | None
+) -> GradientRow:
+    names = ("variance", "norm", "query", "keys", "live")
+    sums = {name: Moments() for name in names}
+    step = max(1, _COMPONENTS_PER_CHUNK // (n * d_k))
+    for start in range(0, draws, step):
+        m = min(step, draws - start)
+        q = torch.randn(m, 1, 1, d_k, requires_grad=True)
+        k = torch.randn(m, 1, n, d_k, requires_grad=True)
+        seen: list[Attended] = []
+        loss = attend(q, k, torch.randn(m, 1, n, 1), scale=scale, values=values, tap=seen.append)
+        q_grad, k_grad = torch.autograd.grad(loss.sum(), (q, k))
+        weights = seen[0].weights()
+        sums["variance"].add(seen[0].logits().var(dim=-1))
+        sums["norm"].add(jacobian_norm(weights).square())
+        sums["query"].add(q_grad.square().sum((-1, -2)))
+        sums["keys"].add(k_grad.square().sum((-1, -2)))
+        sums["live"].add(1 - weights.square().sum(-1) > LIVE_ABOVE)
+    beta, rms = sums["variance"].root(), sums["norm"].root()
+    return GradientRow(
+        d_k=d_k,
+        scale=scale,
+        n=n,
+        beta=beta,
+        jacobian_rms=rms,
+        predicted=query_gradient(beta.value, rms.value),
+        query=sums["query"].root(),
+        keys=sums["keys"].root(),
+        live=sums["live"].mean(),
+    )

@@ -1,0 +1,230 @@
+"""The tables behind the theory page: plain rows, from simulation and closed forms."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attnscale.attention import SCALE_MODES, Moments, Sizes
+from attnscale.model.layers import INITS
+from attnscale.theory import closed_form as exact
+from attnscale.theory import closed_form_softmax as softmax
+from attnscale.theory.evidence import SHIFTED, largest_of
+from attnscale.theory.simulate import Growth, Setting, score_variance
+from attnscale.theory.simulate_logits import score_histogram, score_rows
+from attnscale.theory.simulate_softmax import SoftmaxRow, init_table, softmax_statistics
+
+Rows = list[dict[str, Any]]
+
+D_KS = (16, 64, 256, 1024)
+VARIANCES = {
+    "second": "mean square",
+    "total": "variance, all pairs",
+    "row": "variance within rows",
+}
+
+
+def settings() -> dict[str, Setting]:
+    """Return the inputs whose score variance is simulated, by the name that the page shows."""
+    made = {
+        "independent q and k": Setting(kind="independent"),
+        "correlated: half of the keys, ρ = ½": Setting(kind="correlated"),
+    }
+    for init in INITS:
+        made[f"LayerNormed x, {init}"] = Setting(kind="projected", init=init, x_cos=0.3)
+    return made
+
+
+def growth(*, draws: int, seed: int) -> tuple[Rows, Rows, dict[str, list[Growth]]]:
+    """Simulate Var(q·k) over d_k; return points, fitted exponents, and the fits themselves."""
+    points, exponents, fits = [], [], {}
+    for name, setting in settings().items():
+        rows, found = score_variance(D_KS, setting, draws=draws, seed=seed)
+        fits[name] = found
+        for row in rows:
+            for key, label in VARIANCES.items():
+                value = getattr(row, key)
+                points.append(
+                    {
+                        "setting": name,
+                        "kind": label,
+                        "d_k": row.d_k,
+                        "value": value.value,
+                        "low": max(value.low, 1e-9),
+                        "high": value.high,
+                        "predicted": getattr(row, f"{key}_predicted"),
+                    }
+                )
+        exponents += [
+            {
+                "setting": name,
+                "kind": VARIANCES[fit.variance],
+                "exponent": fit.exponent.value,
+                "low": fit.exponent.low,
+                "high": fit.exponent.high,
+                "predicted": fit.predicted,
+            }
+            for fit in found
+        ]
+    return points, exponents, fits
+
+
+def histograms(*, draws: int, seed: int) -> tuple[Rows, Rows]:
+    """Simulate densities of logits; return bars, and the lines that theory draws over them."""
+    bars, lines = [], []
+    for scale in ("sqrt", "none"):
+        for d_k in D_KS:
+            factor = d_k**-0.5 if scale == "sqrt" else 1.0
+            spread = 4.5 * math.sqrt(d_k) * factor
+            edges = np.linspace(-spread, spread, 46)
+            found = score_histogram(d_k, scale, edges=edges.tolist(), draws=draws, seed=seed)
+            for low, high, density in zip(
+                found.edges, found.edges[1:], found.density, strict=False
+            ):
+                bars.append(
+                    {"scale": scale, "d_k": d_k, "low": low, "high": high, "density": density}
+                )
+            x = np.linspace(-spread, spread, 91)
+            exactly = exact.logit_density(x, d_k, factor)
+            normal = exact.normal_density(x, math.sqrt(d_k) * factor)
+            for kind, values in (("exact", exactly), ("normal", normal)):
+                lines += [
+                    {"scale": scale, "d_k": d_k, "kind": kind, "x": float(a), "density": float(b)}
+                    for a, b in zip(x, values, strict=True)
+                ]
+    return bars, lines
+
+
+def one_row(*, seed: int) -> Rows:
+    """Return ten scores at d_k = 128 as logits and weights, scaled and not."""
+    return [
+        {"scale": str(row.scale), "key": key, "logit": logit, "weight": weight}
+        for row in score_rows({"sqrt": None, "none": None}, d_k=128, n_keys=10, seed=seed)
+        for key, (logit, weight) in enumerate(zip(row.logits, row.weights, strict=True), start=1)
+    ]
+
+
+def largest_weight() -> Rows:
+    """Return the largest weight of softmax([a, a, 2a]) and its slope for a = 0 … 10."""
+    kinds = {
+        "largest weight": softmax.largest_weight,
+        "its derivative": softmax.largest_weight_slope,
+    }
+    return [
+        {"a": float(a), "kind": kind, "value": function(float(a))}
+        for kind, function in kinds.items()
+        for a in np.linspace(0, 10, 101)
+    ]
+
+
+def shifted() -> list[tuple[str, str, float]]:
+    """Return (vector, what it is, largest weight): shifts of a vector, and multiples of it."""
+    first = SHIFTED[0]
+    rows = [(str(list(vector)), "equal differences", largest_of(vector)) for vector in SHIFTED]
+    for factor in (3, 10):
+        multiple = [factor * value for value in first]
+        rows.append((str(multiple), f"{factor} times the first", largest_of(multiple)))
+    return rows
+
+
+STATISTICS: Mapping[str, str] = {
+    "entropy_norm": "entropy ÷ ln n",
+    "p_max": "largest weight",
+    "jacobian": "‖J‖ (Frobenius), mean",
+    "gain": "β · rms ‖J‖: gradient of q",
+    "live": "live rows: 1 − Σp² > 0.05",
+    "saturated": "rows with a weight above 0.9",
+}
+
+
+def sharpness(*, draws: int, seed: int) -> tuple[Rows, list[SoftmaxRow]]:
+    """Simulate softmax statistics over β for several n, with their limits."""
+    betas = [2.0**power for power in np.arange(-3, 5.01, 0.5)]
+    rows, found = [], []
+    for n in (8, 14, 64):
+        simulated = softmax_statistics(betas, n, draws=draws, seed=seed)
+        found += simulated
+        for row in simulated:
+            for key, label in STATISTICS.items():
+                base = {"statistic": label, "n": str(n), "beta": row.beta}
+                rows.append({**base, "kind": "simulated", "value": getattr(row, key).value})
+                rows += [
+                    {**base, "kind": kind, "value": value}
+                    for kind, value in _limits(key, n, row.beta)
+                ]
+    return rows, found
+
+
+def _limits(key: str, n: int, beta: float) -> list[tuple[str, float]]:
+    """Return what the closed forms say, each where it is near its range."""
+    made = []
+    critical = softmax.beta_critical(n)
+    if key == "entropy_norm" and beta <= critical / 2:
+        made.append(("small β", softmax.entropy_small_beta(n, beta) / math.log(n)))
+    if beta >= 1.5 * critical:
+        limit = softmax.saturated(n, beta)
+        values = {
+            "entropy_norm": limit.entropy / math.log(n),
+            "p_max": limit.p_max,
+            "jacobian": limit.jacobian,
+            "gain": limit.gain,
+            "live": softmax.live_share(n, beta, 0.05),
+            "saturated": 1 - softmax.share_below(n, beta, 0.9),
+        }
+        made.append(("large β", values[key]))
+    return made
+
+
+def mode_places(options: Mapping[str, Mapping[str, float]], *, n: int) -> Rows:
+    """Return the predicted deviation of every mode's logits at the start, over d_k.
+
+    For q and k of unit variance before any gain of the mode's own, rows of n keys and d_model =
+    512.
+
+    Args:
+        options: Options of the modes, by mode.
+        n: Kept keys of a row.
+    """
+    rows = []
+    for name, mode in SCALE_MODES.items():
+        for d_k in D_KS:
+            sizes = Sizes(
+                n_heads=1,
+                d_k=d_k,
+                d_model=512,
+                options=options.get(name, {}),
+                statistics={"length_p97_5": 26.0},
+            )
+            gain = 1.0 if mode.init_gain is None else mode.init_gain(d_k)
+            moments = Moments(d_k=d_k, q_rms=gain, log_n=math.log(n), shrink=math.sqrt(n / (n - 1)))
+            rows.append(
+                {"mode": name, "d_k": d_k, "beta": mode.deviation(moments, mode.start(sizes))}
+            )
+    return rows
+
+
+def first_table(*, draws: int, seed: int) -> tuple[Sequence[str], list[list[Any]]]:
+    """Return the n = 14 table of initialisations: columns, and rows of numbers with errors."""
+    from attnscale.theory.simulate_softmax import INIT_CASES
+
+    columns = ("case", "β", "H ÷ ln n", "largest weight", "1 ÷ Σp²", "‖J‖", "β·rms‖J‖", "p > 0.9")
+    rows = [
+        [
+            case.name,
+            row.beta,
+            *(
+                getattr(row, key).value
+                for key in (
+                    "entropy_norm",
+                    "p_max",
+                    "participation",
+                    "jacobian",
+                    "gain",
+                    "saturated",
+                )
+            ),
+        ]
+        for case, row in zip(INIT_CASES, init_table(n=14, draws=draws, seed=seed), strict=True)
+    ]
+    return columns, rows
