@@ -2,6 +2,7 @@
 
     grad_norm/total = √ Σ_p ‖∂L/∂p‖²  over all parameters; grad_norm/q over the q projections of all
     attentions, and so on for k, v and o; grad_norm/<path>/q for one attention of several.
+    grad_norm/clipped_share: share of the steps so far whose total was above the clipping norm.
 
 Taken before clipping and after unscaling. The figures stay tensors until a block of steps is read
 back at once: reading one back each step costs more than a small model's step.
@@ -40,6 +41,7 @@ class Curves(pl.Callback):
         self.names: list[str] = []
         self.members = torch.empty(0)
         self.every = 1
+        self.seen = self.clipped = 0
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Find out which parameter counts for which norm."""
@@ -104,13 +106,32 @@ class Curves(pl.Callback):
         wide = table.double().cpu()
         norms = (wide[:, 1:].square() @ self.members).sqrt().tolist()
         losses = wide[:, 0].tolist()
+        limit = module.stepping.clip_value
+        clips = bool(limit) and module.stepping.clip_algorithm != "value"
         for step, at, loss, row in zip(self.steps, self.times, losses, norms, strict=True):
             figures = dict(zip(self.names, row, strict=True))
+            if clips:
+                self.seen += 1
+                self.clipped += figures["grad_norm/total"] > limit
             module.write({"train/loss": loss, **figures}, step, int(at * 1000))
-            if not math.isfinite(loss) and together:
-                module.mark_diverged("train/loss", step)
+            if together:
+                self._check(module, loss, figures, step)
+        if clips:
+            module.write({"grad_norm/clipped_share": self.clipped / self.seen}, self.steps[-1])
         module.results["train/loss"] = losses[-1]
         self.rows, self.steps, self.times = [], [], []
+
+    def _check(
+        self, module: SteppedModule, loss: float, figures: dict[str, float], step: int
+    ) -> None:
+        """Note the first figure that is not finite: the loss, else the gradient nearest to it."""
+        if not math.isfinite(loss):
+            module.mark_diverged("train/loss", step)
+        elif not math.isfinite(figures["grad_norm/total"]):
+            if getattr(module.trainer.precision_plugin, "scaler", None) is not None:
+                return  # The gradient scaler skips such a step and goes on.
+            broken = [name for name in self.names if not math.isfinite(figures[name])]
+            module.mark_diverged(max(broken, key=lambda name: name.count("/")), step)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Read back, so that the first figure that is not finite is the one named."""

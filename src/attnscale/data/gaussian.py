@@ -137,6 +137,11 @@ class GaussianData(pl.LightningDataModule):
 
         return BlockLoader(plan=plan, fetch=fetch, epoch=self._epoch, block=block, limit=limit)
 
+    def first(self, split: str, count: int, device: torch.device) -> SequenceBatch:
+        """Return the first sequences of a split, on a device."""
+        self.setup()
+        return SequenceBatch(self.sets[split][:count].to(device), 1.0)
+
     def train_dataloader(self) -> BlockLoader[SequenceBatch]:
         """Return the training batches in blocks of ``block``."""
 

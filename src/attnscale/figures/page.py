@@ -237,8 +237,9 @@ def write_page(
     tables = [table for section in sections for table in section.tables]
     for named in (figures, tables):
         names = [thing.name for thing in named]
-        if len(set(names)) != len(names):
-            raise ValueError(f"names occur twice: {', '.join(sorted(names))}")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"names occur twice: {', '.join(twice)}")
     folder.mkdir(parents=True, exist_ok=True)
     for figure in figures:
         (folder / f"{figure.name}.png").write_bytes((draw or to_png)(figure.spec))

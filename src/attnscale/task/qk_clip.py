@@ -10,11 +10,14 @@ logits and clipping has no effect on them.
 Source: Kimi Team 2025, "Kimi K2" (MuonClip; without biases there).
 """
 
+from typing import Any
+
 import torch
 import torch.distributed
 from torch import Tensor, nn
 
 from attnscale.attention import Attended, attentions
+from attnscale.task.observing import Receiver
 
 
 class QKClip:
@@ -38,6 +41,17 @@ class QKClip:
         self.threshold, self.alpha = threshold, alpha
         self.attentions = attentions(model)
         self.largest: dict[str, Tensor] = {}
+
+    def receiver(self, module: Any, batch: Any) -> Receiver:
+        """Receive the taps of every forward pass."""
+        return self.watch
+
+    def before_step(self, module: Any) -> None:
+        """Do nothing: weights are clipped after the step."""
+
+    def after_step(self, module: Any) -> None:
+        """Clip."""
+        self.clip()
 
     @torch.no_grad()
     def watch(self, path: str, attended: Attended) -> None:

@@ -21,9 +21,9 @@ from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.strategies import ParallelStrategy
 from torch import Tensor, nn
 
-from attnscale.attention import tapped
 from attnscale.task.direct import DirectPath
 from attnscale.task.groups import adjust, parameter_groups
+from attnscale.task.observing import StepObserver, watched
 from attnscale.task.qk_clip import QKClip
 from attnscale.task.schedule import make_schedule
 from attnscale.tracking.logger import MLflowLogger
@@ -112,7 +112,9 @@ class SteppedModule(pl.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.model, self.stepping = model, stepping
-        self.make_optimizer, self.record, self.qk_clip = make_optimizer, record, qk_clip
+        self.make_optimizer, self.record = make_optimizer, record
+        self.observers: list[StepObserver] = [] if qk_clip is None else [qk_clip]
+        self.stop_when_diverged = True
         self.step_loss = torch.zeros(())
         self.results: dict[str, float] = {}
         self.best_loss = math.inf
@@ -124,6 +126,33 @@ class SteppedModule(pl.LightningModule):
 
     def loss(self, batch: Any) -> Tensor:
         """Return this process's loss of a batch: a scalar whose mean over processes is the loss."""
+        raise NotImplementedError
+
+    def real_queries(self, path: str, batch: Any) -> Tensor | None:
+        """Return which queries of an attention are no padding, (batch, query); None for all.
+
+        Args:
+            path: The attention's path in the model.
+            batch: The batch that went through it.
+        """
+        return None
+
+    def picture_batch(self, count: int) -> Any:
+        """Return a batch of ``count`` fixed validation examples to look at, or None."""
+        return None
+
+    def picture_context(self) -> AbstractContextManager[Any]:
+        """Return the number formats of a forward pass outside training."""
+        return self.trainer.precision_plugin.forward_context()
+
+    def labels(self, path: str, batch: Any, count: int) -> tuple[list[list[str]], list[list[str]]]:
+        """Return the tokens of the queries and of the keys of the first examples of a batch.
+
+        Args:
+            path: The attention's path in the model.
+            batch: From :meth:`picture_batch`.
+            count: How many examples.
+        """
         raise NotImplementedError
 
     # --- training ---
@@ -154,9 +183,6 @@ class SteppedModule(pl.LightningModule):
             else nullcontext()
         )
 
-    def _watched(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self.qk_clip is None else tapped(self.model, self.qk_clip.watch)
-
     def training_step(self, block: list[Any], index: int) -> None:
         """Train on each batch of a block in turn."""
         optimizer = cast(LightningOptimizer, self.optimizers())
@@ -165,14 +191,14 @@ class SteppedModule(pl.LightningModule):
         accumulate, max_steps = self.stepping.accumulate, self.stepping.max_steps
         n_batches = cast(Any, self.trainer.train_dataloader).n_batches
         for batch in block:
-            if 0 <= max_steps <= self.global_step or self.diverged is not None:
+            if 0 <= max_steps <= self.global_step or self._stopped():
                 return
             position = self.batches_done % accumulate
             group = min(accumulate, n_batches - (self.batches_done - position))
             last = position == group - 1
             if position == 0:
                 optimizer.zero_grad()
-            with self._watched():
+            with watched(self, self.model, self.observers, batch):
                 loss = self.loss(batch)
             if group > 1:
                 loss = loss / group
@@ -188,20 +214,20 @@ class SteppedModule(pl.LightningModule):
                     direct.step(optimizer)
                 else:
                     optimizer.step()
-                if self.qk_clip is not None:
-                    self.qk_clip.clip()
+                for observer in self.observers:
+                    observer.after_step(self)
                 if scheduler is not None:
                     scheduler.step()
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Clip, after callbacks have seen the gradients."""
+        """Clip, after callbacks have seen the gradients; then show them to the observers."""
         limit = self.stepping.clip_value
-        if limit is None or limit == 0:
-            return
-        if self.stepping.clip_algorithm == "value":
+        if limit and self.stepping.clip_algorithm == "value":
             torch.nn.utils.clip_grad_value_(self.model.parameters(), limit)
-        else:
+        elif limit:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        for observer in self.observers:
+            observer.before_step(self)
 
     def configure_optimizers(self) -> Any:
         """Make the optimizer and, unless the rate is constant, its schedule."""
@@ -241,7 +267,10 @@ class SteppedModule(pl.LightningModule):
         """Note where a figure stopped being finite, and end training; on every process."""
         if self.diverged is None:
             self.diverged = Diverged(metric, step)
-            self.trainer.should_stop = True
+            self.trainer.should_stop = self.trainer.should_stop or self.stop_when_diverged
+
+    def _stopped(self) -> bool:
+        return self.diverged is not None and self.stop_when_diverged
 
     def report(self, split: str, figures: Mapping[str, Tensor]) -> None:
         """Publish a split's figures; the loss decides which checkpoint is best.

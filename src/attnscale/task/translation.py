@@ -8,6 +8,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from attnscale.data.batching import Processes
 from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import BEGIN, END, PADDING
 from attnscale.decoding.greedy import greedy
@@ -17,6 +18,7 @@ from attnscale.model.transformer import Transformer
 from attnscale.task.stepping import SteppedModule
 
 SAMPLES = 20
+LEGIBLE = 24
 
 
 class Translation(SteppedModule):
@@ -63,6 +65,42 @@ class Translation(SteppedModule):
             hidden, output.weight, output.bias, right, smoothing=self.label_smoothing
         )
         return total * (batch.share / len(right))
+
+    def real_queries(self, path: str, batch: TranslationBatch) -> Tensor | None:
+        """Return the source's tokens for the encoder, else the positions that predict a token."""
+        return (
+            batch.source != PADDING
+            if path.startswith("encoder")
+            else batch.target[:, 1:] != PADDING
+        )
+
+    def picture_batch(self, count: int) -> TranslationBatch | None:
+        """Return validation pairs of legible length."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(data, TranslationData):
+            return None
+        split = data.load("val")
+        lengths = torch.from_numpy(split.source.lengths)
+        # Long sentences make illegible maps; what is shorter comes first, in the corpus's order.
+        order = torch.argsort((lengths > LEGIBLE).long(), stable=True)
+        batch = data.batch(split, order[:count], Processes())
+        return self.transfer_batch_to_device(batch, self.device, 0)  # type: ignore[no-any-return]
+
+    def labels(
+        self, path: str, batch: TranslationBatch, count: int
+    ) -> tuple[list[list[str]], list[list[str]]]:
+        """Return source words, and target words so far; the start of a sentence is its mark."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        sides = {}
+        for side, rows in (("source", batch.source), ("target", batch.target[:, :-1])):
+            tokens = data.vocabularies[side].tokens
+            sides[side] = [
+                [tokens[i] for i in row if i != PADDING] for row in rows[:count].tolist()
+            ]
+        queries = sides["source" if path.startswith("encoder") else "target"]
+        return queries, sides[
+            "target" if path.endswith("self") and queries is sides["target"] else "source"
+        ]
 
     def _evaluate(self, split: str, block: list[TranslationBatch]) -> None:
         metric = self.metrics[split].to(self.device)

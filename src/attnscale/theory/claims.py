@@ -134,7 +134,7 @@ def _adam(e: Evidence) -> Judgement:
 
 def _overflow(e: Evidence) -> Judgement:
     bad = [share < 1 for _, share in e.finite]
-    text = ", ".join(f"{name} {share:.0%}" for name, share in e.finite)
+    text = ", ".join(f"{name} {100 * share:.6g} %" for name, share in e.finite)
     return Judgement(
         _of(*bad), f"finite outputs at d_k = 1024, q and k of deviation 10, no factor: {text}"
     )

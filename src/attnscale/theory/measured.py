@@ -97,7 +97,7 @@ def _numbers(texts: list[str]) -> Tensor:
 def _observe(model: nn.Module, batch: tuple[Tensor, ...]) -> Iterator[tuple[str, float, float]]:
     found: list[tuple[str, Attended]] = []
     with torch.no_grad(), tapped(model, lambda path, seen: found.append((path, seen))):
-        model(*batch)
+        model(*batch, *([PADDING] if len(batch) > 1 else []))
     for path, attended in found:
         real = None
         if len(batch) > 1:
@@ -125,7 +125,7 @@ def mode_deviation(scale: str, options: Mapping[str, float], *, seeds: int, seed
         with seeded(seed + number):
             model = _transformer(settings, "torch", "pre", 64)
         part = slice(16 * number, 16 * (number + 1))
-        batch = (sides[0][part], sides[1][part], torch.tensor(PADDING))
+        batch = (sides[0][part], sides[1][part])
         path, measured, _ = next(_observe(model, batch))
         assert path == "encoder.0.self"
         found.append(measured)
@@ -161,7 +161,7 @@ def initial_deviations(
                     batch: tuple[Tensor, ...] = (torch.randn(16, 8, 64),)
                 if build is _transformer:
                     part = slice(16 * number, 16 * (number + 1))
-                    batch = (sentences[0][part], sentences[1][part], torch.tensor(PADDING))
+                    batch = (sentences[0][part], sentences[1][part])
                 for path, measured, predicted in _observe(model, batch):
                     values.setdefault(path, []).append((measured, predicted))
             for path, found in values.items():

@@ -77,18 +77,22 @@ def _temperature(values: Values) -> Tensor:
 
 
 def _batch_moments(scores: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (mean, variance, count) of each head over all kept pairs: (head, 1, 1), and scalar."""
+    """Return (mean, variance, count) over all kept pairs of each head, (head, 1, 1).
+
+    The count is a scalar where nothing is hidden.
+    """
     if keep is None:
         count = scores.new_tensor(float(scores.numel() // scores.shape[1]))
         mean = scores.mean(dim=(0, 2, 3), keepdim=True)
         centred = scores - mean
     else:
         kept = keep.broadcast_to(scores.shape)
-        count = (kept.sum() / scores.shape[1]).clamp_min(1).to(scores.dtype)
+        # Of each head: a mask may differ between them.
+        count = kept.sum(dim=(0, 2, 3), keepdim=True).clamp_min(1).to(scores.dtype)
         mean = scores.masked_fill(~kept, 0.0).sum(dim=(0, 2, 3), keepdim=True) / count
         centred = (scores - mean).masked_fill(~kept, 0.0)
     variance = centred.square().sum(dim=(0, 2, 3), keepdim=True) / count
-    return mean[0], variance[0], count
+    return mean[0], variance[0], count[0] if count.dim() else count
 
 
 def _score_batchnorm(scores: Tensor, keep: Tensor | None, d_k: int, values: Values) -> Tensor:

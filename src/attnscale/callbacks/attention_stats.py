@@ -1,0 +1,218 @@
+"""What scores and weights do in each attention while it trains: sampled from taps.
+
+    attention/<path>/<statistic>             mean over heads; of logit_max, logit_gap the largest
+    attention/<path>/head<i>/<statistic>     one head
+    attention/<path>/logit_std_predicted     what theory says of logit_std_row, for the same batch
+
+Statistics are those of :mod:`attnscale.attention.stats`, over the rows of the batch that trains at
+that step: there is no second forward pass, and training is bit-identical with and without. The
+spectral norm of W_qᵀ W_k is taken at validation only.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from attnscale.attention import Attended, attentions
+from attnscale.attention.core import normalise
+from attnscale.attention.prediction import predicted_deviation
+from attnscale.attention.stats import STATISTICS, Sample, measure
+from attnscale.attention.stats_qk import spectral_norm
+from attnscale.task.observing import Receiver
+from attnscale.task.stepping import SteppedModule
+
+LEAST_SAMPLES = 15
+LONGEST_STRIDE = 100
+"""Left to itself, a run has at least this many samples, and one per so many steps."""
+
+AT_VALIDATION = "spectral_qk"
+PREDICTED = "logit_std_predicted"
+LARGEST = ("logit_max", "logit_gap")
+"""Statistics of which a layer's figure is that of its largest head."""
+
+BLOCK = 16
+
+Listener = Callable[[SteppedModule, int, str, dict[str, list[float]]], None]
+"""(task, step, attention's path, statistic -> value of each head)."""
+
+
+def stride(every: int | None, total: int | None) -> int:
+    """Return the steps between samples: ``every``, or what the run's length suggests."""
+    if every is not None:
+        return every
+    return LONGEST_STRIDE if total is None else max(1, min(LONGEST_STRIDE, total // LEAST_SAMPLES))
+
+
+class AttentionStats(pl.Callback):
+    """Records statistics of every attention every so many steps."""
+
+    def __init__(
+        self, *, every: int | None, heads_every: int | None, statistics: Sequence[str] | None
+    ) -> None:
+        """Choose how much is recorded.
+
+        Args:
+            every: Optimizer steps between samples; None for one per 100 steps, and at least 15.
+            heads_every: The same for the figures of each head; 0 for none of them.
+            statistics: Names in ``STATISTICS``; None for all.
+
+        Raises:
+            ValueError: For an unknown statistic or a number that is not allowed.
+        """
+        names = list(STATISTICS) if statistics is None else list(statistics)
+        unknown = [name for name in names if name not in STATISTICS]
+        if unknown:
+            raise ValueError(
+                f"callbacks.attention_stats.statistics: {', '.join(unknown)} unknown; "
+                f"allowed are {', '.join(STATISTICS)}"
+            )
+        if every is not None and every < 1:
+            raise ValueError(
+                f"callbacks.attention_stats.every={every}: must be at least 1, or null"
+            )
+        if heads_every is not None and heads_every < 0:
+            raise ValueError(
+                f"callbacks.attention_stats.heads_every={heads_every}: must be at least 0, or null"
+            )
+        self.every, self.heads_every, self.names = every, heads_every, names
+        self.steps_between = self.steps_between_heads = 1
+        self.kept: list[tuple[int, str, tuple[str, ...], Tensor, Tensor]] = []
+        self.listeners: list[Listener] = []
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Find out how long the run is, and start looking."""
+        assert isinstance(pl_module, SteppedModule)
+        total = pl_module.stepping.total_steps(trainer.train_dataloader.n_batches)  # type: ignore[union-attr]
+        self.steps_between = stride(self.every, total)
+        self.steps_between_heads = stride(self.heads_every, total)
+        pl_module.observers.append(self)
+
+    # --- one step ---
+
+    def receiver(self, module: SteppedModule, batch: Any) -> Receiver | None:
+        """Look at the first batch of a sampled step."""
+        step = module.global_step
+        if step % self.steps_between or module.batches_done % module.stepping.accumulate:
+            return None
+
+        def receive(path: str, attended: Attended) -> None:
+            self.sample(step, path, attended, module.real_queries(path, batch))
+
+        return receive
+
+    def before_step(self, module: SteppedModule) -> None:
+        """Do nothing."""
+
+    def after_step(self, module: SteppedModule) -> None:
+        """Read back: at once where samples are rare, else in blocks."""
+        steps = len({step for step, *_ in self.kept}) if self.kept else 0
+        if steps and (self.steps_between >= BLOCK or steps >= BLOCK):
+            self.read_back(module)
+
+    @torch.no_grad()
+    def sample(self, step: int, path: str, attended: Attended, real: Tensor | None) -> None:
+        """Measure one attention; the figures stay tensors until they are read back."""
+        softmax = attended.mode.normaliser is None
+        names = tuple(
+            name
+            for name in self.names
+            if name != AT_VALIDATION and (softmax or STATISTICS[name].group != "weights")
+        )
+        logits = attended.logits()
+        sample = Sample(
+            weights=normalise(logits, attended.keep) if softmax else None,
+            logits=logits,
+            scores=attended.scores(),
+            q=attended.raw_q,
+            k=attended.raw_k,
+            x=attended.x,
+            keep=attended.keep,
+            real_queries=None if real is None else real[:, None, :],
+        )
+        found = measure(sample, names)
+        table = torch.stack([value.float() for value in found.values()])
+        count = sample.rows.count
+        predicted = predicted_deviation(attended, real) if bool((count > 0).any()) else 0.0
+        table = torch.cat([table, torch.full_like(table[:1], predicted)])
+        self.kept.append((step, path, (*names, PREDICTED), table, count.float()))
+
+    # --- reading back ---
+
+    def _together(self, module: SteppedModule, table: Tensor, count: Tensor) -> Tensor:
+        """Join the tables of all processes, each weighted by its rows."""
+        tables, counts = (module.all_gather(x) for x in (table, count))
+        assert isinstance(tables, Tensor)
+        assert isinstance(counts, Tensor)
+        weights = counts / counts.sum(dim=0).clamp_min(1)
+        return (tables * weights[:, None]).sum(dim=0)
+
+    def read_back(self, module: SteppedModule, *, together: bool = True) -> None:
+        """Turn kept tensors into points, and tell the listeners.
+
+        Args:
+            module: The task that trains.
+            together: Whether all processes read back now.
+        """
+        kept, self.kept = self.kept, []
+        for step, path, names, own, count in kept:
+            table = own
+            if together and module.trainer.world_size > 1:
+                largest = [i for i, name in enumerate(names) if name in LARGEST]
+                table = self._together(module, own, count)
+                if largest:
+                    gathered = module.all_gather(own[largest])
+                    assert isinstance(gathered, Tensor)
+                    table[largest] = gathered.amax(dim=0)
+            values = dict(zip(names, table.tolist(), strict=True))
+            for listener in self.listeners:
+                listener(module, step, path, values)
+            module.write(self.figures(path, values, step), step)
+
+    def figures(self, path: str, values: dict[str, list[float]], step: int) -> dict[str, float]:
+        """Return the points of one attention at one step."""
+        made: dict[str, float] = {}
+        for name, heads in values.items():
+            joined = max(heads) if name in LARGEST else sum(heads) / len(heads)
+            made[f"attention/{path}/{name}"] = joined
+        each = self.heads_every != 0 and step % self.steps_between_heads == 0
+        if each and len(next(iter(values.values()))) > 1:
+            made |= {
+                f"attention/{path}/head{head}/{name}": value
+                for name, heads in values.items()
+                if name != PREDICTED
+                for head, value in enumerate(heads)
+            }
+        return made
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Read back, and take the spectral norms."""
+        assert isinstance(pl_module, SteppedModule)
+        if trainer.state.fn != "fit":
+            return
+        self.read_back(pl_module)
+        if AT_VALIDATION not in self.names:
+            return
+        for path, attention in attentions(pl_module.model).items():
+            with torch.no_grad():
+                norms = spectral_norm(
+                    attention.q.weight.float(), attention.k.weight.float(), attention.n_heads
+                )
+            figures = self.figures(path, {AT_VALIDATION: norms.tolist()}, 0)
+            pl_module.write(figures, trainer.global_step)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Read back what is left, and stop looking."""
+        assert isinstance(pl_module, SteppedModule)
+        self.read_back(pl_module)
+        if self in pl_module.observers:
+            pl_module.observers.remove(self)
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Keep what was measured, without waiting for other processes."""
+        if isinstance(pl_module, SteppedModule):
+            self.read_back(pl_module, together=False)

@@ -1,0 +1,132 @@
+"""Says which layer and head is in trouble, and when it began.
+
+    entropy collapse   entropy_norm of a head below a bound: nearly every query sees one key
+    large logits       logit_max of a head above a bound
+    dead rows          live_rows of a head below a bound: the softmax no longer moves
+    not finite         a statistic, a gradient or the loss is NaN or infinite: the run has diverged
+
+Each trouble is told once per head, on the screen and as a tag of the run. A trouble that is not
+about finiteness ends nothing: sharp attention can be right. The bounds are proposals, not published
+figures.
+"""
+
+import logging
+import math
+
+import pytorch_lightning as pl
+
+from attnscale.callbacks.attention_stats import AttentionStats
+from attnscale.task.stepping import SteppedModule
+from attnscale.tracking.logger import MLflowLogger
+
+log = logging.getLogger(__name__)
+
+MOST_ALARMS = 40
+"""Alarms that are written down; a sick model of many heads has hundreds."""
+
+
+class Watchdog(pl.Callback):
+    """Listens to the statistics of the attentions; needs the callback that samples them."""
+
+    def __init__(
+        self,
+        *,
+        least_entropy_norm: float | None,
+        largest_logit: float | None,
+        least_live_rows: float | None,
+        stop: bool,
+    ) -> None:
+        """Set the bounds; None switches one off.
+
+        Args:
+            least_entropy_norm: Of a head, 0 to 1.
+            largest_logit: Of a head, before the mask.
+            least_live_rows: Share of rows of a head, 0 to 1.
+            stop: Whether a run ends as soon as a figure is not finite.
+        """
+        self.bounds: dict[str, tuple[str, float, bool]] = {}
+        if least_entropy_norm is not None:
+            self.bounds["entropy_norm"] = ("entropy collapse", least_entropy_norm, False)
+        if largest_logit is not None:
+            self.bounds["logit_max"] = ("large logits", largest_logit, True)
+        if least_live_rows is not None:
+            self.bounds["live_rows"] = ("dead rows", least_live_rows, False)
+        self.stop = stop
+        self.told: set[tuple[str, str, int]] = set()
+        self.alarms: list[str] = []
+        self.written = 0
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Listen to the callback that samples."""
+        assert isinstance(pl_module, SteppedModule)
+        pl_module.stop_when_diverged = self.stop
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, AttentionStats) and self.inspect not in callback.listeners:
+                callback.listeners.append(self.inspect)
+
+    def inspect(
+        self, module: SteppedModule, step: int, path: str, values: dict[str, list[float]]
+    ) -> None:
+        """Look at the figures of one attention at one step; the same on every process."""
+        for name, heads in values.items():
+            broken = [i for i, value in enumerate(heads) if not math.isfinite(value)]
+            if broken:
+                where = ", ".join(f"head {head}" for head in broken)
+                self.alarm(module, f"not finite: {path} {where}, {name} at step {step}")
+                module.mark_diverged(f"attention/{path}/{name}", step)
+                return
+        for name, (trouble, bound, above) in self.bounds.items():
+            for head, value in enumerate(values.get(name, ())):
+                bad = value > bound if above else value < bound
+                key = (path, trouble, head)
+                if not bad or key in self.told:
+                    continue
+                self.told.add(key)
+                sign = "above" if above else "below"
+                self.alarm(
+                    module,
+                    f"{trouble}: {path} head {head} at step {step}, {name} {value:.4g} {sign} "
+                    f"{bound:g}",
+                )
+
+    def alarm(self, module: SteppedModule, text: str) -> None:
+        """Write an alarm to the screen and to the run."""
+        if len(self.alarms) == MOST_ALARMS:
+            return
+        self.alarms.append(text)
+        if not module.trainer.is_global_zero:
+            return
+        # One line on the screen per trouble and attention: the run has them all.
+        if len(self.alarms) <= 3:
+            log.warning("%s", text)
+        elif len(self.alarms) == 4:
+            log.warning("more alarms are in the run's tag 'alarms'")
+
+    def write(self, module: SteppedModule) -> None:
+        """Write the alarms so far to the run."""
+        if len(self.alarms) == self.written:
+            return
+        self.written = len(self.alarms)
+        for logger in module.trainer.loggers:
+            if isinstance(logger, MLflowLogger) and module.trainer.is_global_zero:
+                logger.record.tags({"alarms": "\n".join(self.alarms)})
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write the alarms so far."""
+        assert isinstance(pl_module, SteppedModule)
+        self.write(pl_module)
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Write the alarms so far."""
+        if isinstance(pl_module, SteppedModule):
+            self.write(pl_module)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Say in the run where a figure stopped being finite."""
+        assert isinstance(pl_module, SteppedModule)
+        where = pl_module.diverged
+        if where is not None and not any(text.startswith("not finite") for text in self.alarms):
+            self.alarm(pl_module, f"not finite: {where.metric} at step {where.step}")
+        self.write(pl_module)
