@@ -2,7 +2,7 @@ import doctest
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,84 +13,30 @@ from torch.nn import functional
 from attnscale.attention import SCALE_MODES, Attended, attend, padding_keep
 from attnscale.attention.core import FUSED_FROM_KEYS_CPU, choose_backend, logits_of, normalise
 from attnscale.attention.scale import resolve_scale
-
-BATCH, HEADS, QUERY, KEY, D_K, D_V = 2, 3, 5, 7, 11, 13
-D_KS = (1, 3, 11, 64)
-CAP = 1.5
-FUSIBLE: tuple[str | float, ...] = ("sqrt", "none", "inverse", "learned", 0.37)
-BACKENDS = ("explicit", "fused")
-MODE_AND_BACKEND = [
-    *((scale, backend) for scale in FUSIBLE for backend in BACKENDS),
-    ("softcap", "explicit"),
-]
-
-
-def factor_of(scale: str | float, d_k: int) -> float:
-    if not isinstance(scale, str):
-        return scale
-    return {
-        "sqrt": 1 / math.sqrt(d_k),
-        "none": 1.0,
-        "inverse": 1 / d_k,
-        "learned": 1 / math.sqrt(d_k),
-    }[scale]
-
-
-def values_of(scale: str | float, d_k: int, heads: int = HEADS) -> Mapping[str, Tensor | float]:
-    if scale == "learned":
-        return {"log_scale": torch.full((heads,), -0.5 * math.log(d_k), dtype=torch.float64)}
-    return {"cap": CAP} if scale == "softcap" else {}
-
-
-def draw(d_k: int = D_K, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
-    q = torch.randn(BATCH, HEADS, QUERY, d_k, dtype=dtype, requires_grad=True)
-    k = torch.randn(BATCH, HEADS, KEY, d_k, dtype=dtype, requires_grad=True)
-    v = torch.randn(BATCH, HEADS, KEY, D_V, dtype=dtype, requires_grad=True)
-    return q, k, v
-
-
-def mask(kind: str) -> tuple[Tensor | None, bool]:
-    """Return what ``attend`` is given: keep and causal."""
-    padding = padding_keep(torch.tensor([KEY, 4]), KEY)
-    random = torch.rand(BATCH, HEADS, QUERY, KEY) < 0.6
-    random[..., 2] = True
-    dead = random.clone()
-    dead[0, 1, 3] = False
-    dead[1, :, 0] = False
-    return {
-        "none": (None, False),
-        "padding": (padding, False),
-        "causal": (None, True),
-        "padding+causal": (padding, True),
-        "random": (random, False),
-        "random of query and key": (random[0, 0], False),
-        "random+causal": (random, True),
-        "rows with no key": (dead, False),
-        "sequence with no key": (padding_keep(torch.tensor([3, 0]), KEY), False),
-    }[kind]
-
-
-MASKS = (
-    "none",
-    "padding",
-    "causal",
-    "padding+causal",
-    "random",
-    "random of query and key",
-    "random+causal",
-    "rows with no key",
-    "sequence with no key",
+from tests.attention.conftest import (
+    BACKENDS,
+    BATCH,
+    D_K,
+    D_V,
+    FACTORS,
+    FUSIBLE,
+    HEADS,
+    KEY,
+    LINEAR,
+    MASKS,
+    QUERY,
+    assert_same,
+    draw,
+    every_mode,
+    factor_of,
+    full_mask,
+    mask,
+    seen_by_tap,
+    values_of,
 )
 
-
-def full_mask(keep: Tensor | None, causal: bool) -> Tensor:
-    full = torch.ones(BATCH, HEADS, QUERY, KEY, dtype=torch.bool)
-    if keep is not None:
-        full &= keep
-    if causal:
-        for i in range(QUERY):
-            full[:, :, i, i + KEY - QUERY + 1 :] = False
-    return full
+D_KS = (1, 3, 64)
+CAP = 1.5
 
 
 def oracle(q: Tensor, k: Tensor, v: Tensor, factor: float, full: Tensor) -> Tensor:
@@ -107,99 +53,81 @@ def softcap_oracle(q: Tensor, k: Tensor, v: Tensor, full: Tensor) -> Tensor:
     return torch.einsum("bhij,bhjd->bhid", weights, v)
 
 
-def assert_same(
-    made: Callable[[], Tensor], wanted: Callable[[], Tensor], leaves: tuple[Tensor, ...]
-) -> None:
-    """Compare two computations of one thing: forward, and gradients of every leaf."""
-    a, b = made(), wanted()
-    torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
-    cotangent = torch.randn_like(b)
-    for x, y in zip(
-        torch.autograd.grad(a, leaves, cotangent),
-        torch.autograd.grad(b, leaves, cotangent),
-        strict=True,
-    ):
-        torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-11)
+def test_every_mode_that_only_multiplies_is_compared_here() -> None:
+    q, k, _ = draw()
+    constant = set()
+    for name in SCALE_MODES:
+        values = values_of(name, dtype=torch.float64)
+        attended = seen_by_tap(q, k, name, values, mask("padding")[0])
+        ratio = attended.logits() / attended.scores()
+        if torch.allclose(ratio, ratio.flatten()[0]):
+            constant.add(name)
+    assert constant == set(FACTORS) | {"nap"}
 
 
-def test_every_mode_has_an_oracle_here() -> None:
-    assert {scale for scale in FUSIBLE if isinstance(scale, str)} == {
-        name for name, mode in SCALE_MODES.items() if mode.fusible
-    }
-    assert {name for name, mode in SCALE_MODES.items() if not mode.fusible} == {"softcap"}
-
-
-@pytest.mark.parametrize("d_k", D_KS)
-@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize(
+    ("scale", "d_k"), [*((s, D_K) for s in LINEAR), *(("sqrt", d) for d in D_KS)]
+)
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_equals_pytorch(scale: str | float, backend: str, d_k: int) -> None:
+    values = values_of(scale, d_k=d_k, dtype=torch.float64)
+    for kind in MASKS:
+        q, k, v = draw(d_k)
+        keep, causal = mask(kind)
+        made = attend(
+            q, k, v, scale=scale, values=values, keep=keep, causal=causal, backend=backend
+        )
+        wanted = oracle(q, k, v, factor_of(scale, d_k), full_mask(keep, causal))
+        assert_same(made, wanted, (q, k, v))
+
+
+@pytest.mark.parametrize("d_k", [*D_KS, D_K])
+def test_softcap_equals_its_formula(d_k: int) -> None:
+    for kind in MASKS:
+        q, k, v = draw(d_k)
+        keep, causal = mask(kind)
+        assert_same(
+            attend(q, k, v, scale="softcap", values={"cap": CAP}, keep=keep, causal=causal),
+            softcap_oracle(q, k, v, full_mask(keep, causal)),
+            (q, k, v),
+        )
+
+
 @pytest.mark.parametrize("scale", FUSIBLE)
-def test_equals_pytorch(scale: str | float, backend: str, kind: str, d_k: int) -> None:
-    q, k, v = draw(d_k)
-    keep, causal = mask(kind)
-    assert_same(
-        lambda: attend(
-            q,
-            k,
-            v,
-            scale=scale,
-            values=values_of(scale, d_k),
-            keep=keep,
-            causal=causal,
-            backend=backend,
-        ),
-        lambda: oracle(q, k, v, factor_of(scale, d_k), full_mask(keep, causal)),
-        (q, k, v),
-    )
-
-
-@pytest.mark.parametrize("d_k", D_KS)
-@pytest.mark.parametrize("kind", MASKS)
-def test_softcap_equals_its_formula(kind: str, d_k: int) -> None:
-    q, k, v = draw(d_k)
-    keep, causal = mask(kind)
-    assert_same(
-        lambda: attend(q, k, v, scale="softcap", values={"cap": CAP}, keep=keep, causal=causal),
-        lambda: softcap_oracle(q, k, v, full_mask(keep, causal)),
-        (q, k, v),
-    )
-
-
-@pytest.mark.parametrize("kind", MASKS)
-@pytest.mark.parametrize("scale", FUSIBLE)
-def test_explicit_equals_fused_in_fp32(scale: str | float, kind: str) -> None:
-    q, k, v = draw(dtype=torch.float32)
-    keep, causal = mask(kind)
-    values = values_of(scale, D_K)
-    made = []
-    for backend in BACKENDS:
-        out = attend(q, k, v, scale=scale, values=values, keep=keep, causal=causal, backend=backend)
-        made.append((out, *torch.autograd.grad(out.square().sum(), (q, k, v))))
-    for explicit, fused in zip(*made, strict=True):
-        torch.testing.assert_close(explicit, fused, rtol=1e-4, atol=1e-5)
+def test_explicit_equals_fused_in_fp32(scale: str | float) -> None:
+    values = values_of(scale)
+    for kind in MASKS:
+        q, k, v = draw(dtype=torch.float32)
+        keep, causal = mask(kind)
+        made = []
+        for backend in BACKENDS:
+            out = attend(
+                q, k, v, scale=scale, values=values, keep=keep, causal=causal, backend=backend
+            )
+            made.append((out, *torch.autograd.grad(out.square().sum(), (q, k, v))))
+        for explicit, fused in zip(*made, strict=True):
+            torch.testing.assert_close(explicit, fused, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_learned_temperatures_act_on_their_own_head(backend: str) -> None:
     q, k, v = draw()
     log_scale = torch.randn(HEADS, dtype=torch.float64, requires_grad=True)
-    heads = lambda: torch.stack(  # noqa: E731
-        [
-            (q[:, h] @ k[:, h].transpose(-2, -1) * log_scale[h].exp()).softmax(dim=-1) @ v[:, h]
-            for h in range(HEADS)
-        ],
-        dim=1,
-    )
+    heads = [
+        (q[:, h] @ k[:, h].transpose(-2, -1) * log_scale[h].exp()).softmax(dim=-1) @ v[:, h]
+        for h in range(HEADS)
+    ]
     assert_same(
-        lambda: attend(q, k, v, scale="learned", values={"log_scale": log_scale}, backend=backend),
-        heads,
+        attend(q, k, v, scale="learned", values={"log_scale": log_scale}, backend=backend),
+        torch.stack(heads, dim=1),
         (q, k, v, log_scale),
     )
 
 
-@pytest.mark.parametrize(("scale", "backend"), MODE_AND_BACKEND)
+@every_mode
 def test_shapes_are_checked(scale: str | float, backend: str) -> None:
     q, k, v = draw()
-    options = {"scale": scale, "values": values_of(scale, D_K), "backend": backend}
+    options = {"scale": scale, "values": values_of(scale), "backend": backend}
     assert attend(q, k, v, **options).shape == (BATCH, HEADS, QUERY, D_V)  # type: ignore[arg-type]
     with pytest.raises(TypeCheckError):
         attend(q, k.transpose(1, 2), v, **options)  # type: ignore[arg-type]
@@ -208,10 +136,10 @@ def test_shapes_are_checked(scale: str | float, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("scale", FUSIBLE)
+@pytest.mark.parametrize("scale", [*LINEAR, "log_n", "log_n_base", "ssmax"])
 def test_a_vector_added_to_every_key_changes_nothing(scale: str | float, backend: str) -> None:
     q, k, v = draw()
-    values = values_of(scale, D_K)
+    values = values_of(scale)
     moved = k + 3 * torch.randn(BATCH, HEADS, 1, D_K, dtype=k.dtype)
     torch.testing.assert_close(
         attend(q, moved, v, scale=scale, values=values, backend=backend),
@@ -219,23 +147,6 @@ def test_a_vector_added_to_every_key_changes_nothing(scale: str | float, backend
         rtol=1e-9,
         atol=1e-11,
     )
-
-
-@pytest.mark.parametrize("kind", ["none", "padding", "rows with no key"])
-@pytest.mark.parametrize("scale", [*FUSIBLE, "softcap"])
-def test_softmax_ignores_a_constant_of_a_row(scale: str | float, kind: str) -> None:
-    q, k, _ = draw()
-    keep, _ = mask(kind)
-    values = values_of(scale, D_K)
-    mode = resolve_scale(scale)
-    if mode.qk is not None:
-        q, k = mode.qk(q, k, values)
-    logits = logits_of(q, k, mode, values)
-    constant = 50 * torch.randn(BATCH, HEADS, QUERY, 1, dtype=logits.dtype)
-    torch.testing.assert_close(
-        normalise(logits + constant, keep), normalise(logits, keep), rtol=1e-9, atol=1e-12
-    )
-    assert not torch.allclose(normalise(logits * 2, keep), normalise(logits, keep))
 
 
 @pytest.mark.parametrize("extreme", [1e30, -1e30, torch.finfo(torch.float32).max / 2])
@@ -255,20 +166,28 @@ def test_extreme_logits_stay_finite(extreme: float) -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize(("scale", "backend"), MODE_AND_BACKEND)
+@every_mode
 def test_dropout_keeps_the_mean(scale: str | float, backend: str, masked: bool) -> None:
     rate, copies = 0.3, 400
     q, k = torch.randn(copies, HEADS, QUERY, D_K), torch.randn(copies, HEADS, KEY, D_K)
     v = torch.ones(copies, HEADS, KEY, D_V)
     keep = torch.arange(KEY) < KEY - 1 if masked else None
-    values = values_of(scale, D_K)
+    values = values_of(scale)
+    weights = seen_by_tap(q, k, scale, values, keep).weights()
+    total_of_weights = 0.0 if resolve_scale(scale).normaliser else 1.0
+    torch.testing.assert_close(
+        weights.sum(dim=-1), torch.full(weights.shape[:-1], total_of_weights), rtol=0, atol=1e-5
+    )
     out = attend(q, k, v, scale=scale, values=values, keep=keep, dropout=rate, backend=backend)
     total = out[..., 0]
-    # A row's total is Σ w_j b_j / (1 − rate), with variance at most rate / (1 − rate).
-    tolerance = 5 * math.sqrt(rate / (1 - rate) / total.numel())
+    # A row's total is Σ w_j b_j / (1 − rate), with variance Σ w_j² · rate / (1 − rate).
+    wanted = math.sqrt(float(weights.square().sum(dim=-1).mean()) * rate / (1 - rate))
+    tolerance = 5 * wanted / math.sqrt(total.numel())
     mean, spread = float(total.mean()), float(total.std())
-    assert abs(mean - 1) < tolerance, f"mean {mean}, allowed 1 ± {tolerance}"
-    assert 0.1 < spread < math.sqrt(rate / (1 - rate)), f"standard deviation {spread}"
+    assert abs(mean - total_of_weights) < tolerance, f"mean {mean}, allowed ± {tolerance}"
+    # The variance of a squared total is below that of a coin: kurtosis at most 1 / (0.3 · 0.7).
+    relative = 5 * math.sqrt(1 / (rate * (1 - rate)) / (4 * total.numel()))
+    assert abs(spread / wanted - 1) < relative, f"standard deviation {spread}, wanted {wanted}"
 
 
 @pytest.mark.parametrize("unlike", ["flash", "EXPLICIT", ""])
@@ -280,10 +199,21 @@ def test_refuses_an_unknown_backend(unlike: str) -> None:
         attend(q, k, v, backend=unlike)
 
 
-def test_refuses_fused_where_the_scores_are_needed() -> None:
+@pytest.mark.parametrize("name", sorted(set(SCALE_MODES) - set(FUSIBLE)))
+def test_refuses_fused_where_the_scores_are_needed(name: str) -> None:
     q, k, v = draw()
-    with pytest.raises(ValueError, match=r"attention\.backend=fused: scale mode 'softcap'"):
-        attend(q, k, v, scale="softcap", values={"cap": CAP}, backend="fused")
+    with pytest.raises(ValueError, match=rf"attention\.backend=fused: scale mode '{name}' needs"):
+        attend(q, k, v, scale=name, values=values_of(name), backend="fused")
+
+
+@pytest.mark.parametrize("name", [n for n, m in SCALE_MODES.items() if m.options or m.needs])
+def test_names_what_is_missing_in_values(name: str) -> None:
+    q, k, v = draw()
+    mode = SCALE_MODES[name]
+    for missing in (*mode.options, *mode.needs):
+        given = {n: x for n, x in values_of(name).items() if n != missing}
+        with pytest.raises(ValueError, match=rf"^scale mode '{name}' reads '{missing}': pass it"):
+            attend(q, k, v, scale=name, values=given)
 
 
 @pytest.mark.parametrize(
@@ -294,6 +224,8 @@ def test_refuses_fused_where_the_scores_are_needed() -> None:
         ("sqrt", 1, "cuda", "fused"),
         ("softcap", FUSED_FROM_KEYS_CPU, "cpu", "explicit"),
         ("softcap", FUSED_FROM_KEYS_CPU, "cuda", "explicit"),
+        ("nap", FUSED_FROM_KEYS_CPU, "cuda", "explicit"),
+        ("ssmax", FUSED_FROM_KEYS_CPU, "cpu", "fused"),
     ],
 )
 def test_auto_takes_the_faster_backend_that_is_allowed(
@@ -335,34 +267,37 @@ def assert_close_in_half(out: Tensor, wide: Tensor, dtype: torch.dtype) -> None:
     assert largest < 16, f"largest error {largest} units"
 
 
-def draw_with_scores_of_30(factor: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def draw_with_logits_of_30(scale: str | float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values with logits up to 30, or √d_k · 30 as scores if they are bounded."""
     q, k, v = (x.detach().float() for x in draw())
-    q *= 30 / ((q @ k.transpose(-2, -1)).abs().max() * factor)
+    values = values_of(scale)
+    logits = seen_by_tap(q, k, scale, values).logits()
+    if torch.allclose(seen_by_tap(2 * q, k, scale, values).logits(), 2 * logits, rtol=1e-4):
+        q *= 30 / logits.abs().max()
+    else:
+        q *= 30 * math.sqrt(D_K) / (q @ k.mT).abs().max()
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
-@pytest.mark.parametrize("kind", ["none", "padding+causal", "rows with no key"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("scale", "backend"), MODE_AND_BACKEND)
+@every_mode
 def test_half_precision_is_close_to_fp32(
-    scale: str | float, backend: str, dtype: torch.dtype, kind: str
+    scale: str | float, backend: str, dtype: torch.dtype
 ) -> None:
-    factor = factor_of(scale, D_K) if scale != "softcap" else D_K**-0.5
-    halves = draw_with_scores_of_30(factor, dtype)
-    keep, causal = mask(kind)
-    values = {"cap": 50.0} if scale == "softcap" else values_of(scale, D_K)
+    values = values_of(scale)
+    for kind in ("none", "padding+causal", "rows with no key"):
+        halves = draw_with_logits_of_30(scale, dtype)
+        keep, causal = mask(kind)
 
-    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attend(
-            q, k, v, scale=scale, values=values, keep=keep, causal=causal, backend=backend
-        )
+        def run(*x: Tensor, keep: Tensor | None = keep, causal: bool = causal) -> Tensor:
+            return attend(*x, scale=scale, values=values, keep=keep, causal=causal, backend=backend)
 
-    assert_close_in_half(run(*halves), run(*(x.float() for x in halves)), dtype)
+        assert_close_in_half(run(*halves), run(*(x.float() for x in halves)), dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_explicit_scores_of_half_precision_are_fp32(dtype: torch.dtype) -> None:
-    q, k, v = draw_with_scores_of_30(1.0, dtype)
+    q, k, v = draw_with_logits_of_30("none", dtype)
     none = SCALE_MODES["none"]
     logits = logits_of(q, k, none, {})
     assert logits.dtype == torch.float32
@@ -386,12 +321,11 @@ def test_fp16_scores_beyond_its_range_stay_finite() -> None:
 
 
 @pytest.mark.parametrize("kind", ["padding+causal", "rows with no key"])
-@pytest.mark.parametrize(("scale", "backend"), MODE_AND_BACKEND)
+@every_mode
 def test_autocast_is_close_to_fp32(scale: str | float, backend: str, kind: str) -> None:
-    factor = factor_of(scale, D_K) if scale != "softcap" else D_K**-0.5
-    q, k, v = (x.float() for x in draw_with_scores_of_30(factor, torch.bfloat16))
+    q, k, v = (x.float() for x in draw_with_logits_of_30(scale, torch.bfloat16))
     keep, causal = mask(kind)
-    values = {"cap": 50.0} if scale == "softcap" else values_of(scale, D_K)
+    values = values_of(scale)
 
     def run() -> Tensor:
         return attend(

@@ -6,16 +6,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attnscale.attention import SCALE_MODES, MultiHeadAttention, padding_keep
-
-BATCH, HEADS, QUERY, KEY, D_K, D_V, D_MODEL = 2, 3, 5, 7, 11, 13, 17
-SCALES: tuple[str | float, ...] = (*SCALE_MODES, 0.37)
-
-
-def build(scale: str | float = "sqrt", **changed: int | float | str | bool) -> MultiHeadAttention:
-    parts = {"d_model": D_MODEL, "n_heads": HEADS, "d_k": D_K, "d_v": D_V, **changed}
-    options = {"cap": 50.0} if scale == "softcap" else None
-    return MultiHeadAttention(scale=scale, options=options, **parts)  # type: ignore[arg-type]
+from attnscale.attention import MultiHeadAttention, padding_keep
+from tests.attention.conftest import (
+    BATCH,
+    D_K,
+    D_MODEL,
+    D_V,
+    HEADS,
+    KEY,
+    QUERY,
+    SCALES,
+    build,
+)
 
 
 def head_by_head(
@@ -75,11 +77,14 @@ def test_a_seed_gives_the_same_weights_for_every_scale(scale: str | float) -> No
     torch.manual_seed(3)
     wanted = build("sqrt").state_dict()
     torch.manual_seed(3)
-    made = build(scale).state_dict()
+    attention = build(scale)
+    made = attention.state_dict()
     after = torch.rand(1)
-    assert {name for name in made if not name.startswith("scale.")} == set(wanted)
+    own = {f"scale.{name}" for name in attention.scale} | set(attention.buffer_names)
+    assert set(made) == set(wanted) | own
+    gain = D_K**-0.5 if scale in ("folded", "none_equiv") else 1.0
     for name, weight in wanted.items():
-        assert torch.equal(made[name], weight)
+        assert torch.equal(made[name], weight * (gain if name == "q.weight" else 1.0))
     torch.manual_seed(3)
     build("sqrt")
     assert torch.equal(torch.rand(1), after)

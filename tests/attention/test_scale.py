@@ -1,5 +1,4 @@
 import math
-from collections.abc import Mapping
 
 import pytest
 import torch
@@ -14,52 +13,45 @@ from attnscale.attention import (
     check_options,
     resolve_scale,
 )
+from tests.attention.conftest import (
+    BATCH,
+    D_K,
+    D_V,
+    KEY,
+    LINEAR,
+    QUERY,
+    SCALES,
+    STATISTICS,
+    Numbers,
+    factor_of,
+    options_of,
+    seen_by_tap,
+    values_of,
+)
 
-BATCH, QUERY, KEY, D_K, D_V, D_MODEL = 2, 5, 7, 11, 13, 40
-NAMES = "sqrt, none, inverse, learned, softcap"
-LINEAR: tuple[str | float, ...] = ("sqrt", "none", "inverse", "learned", 0.37, 3)
+D_MODEL = 40
+NAMES = ", ".join(SCALE_MODES)
+FACTORS: tuple[str | float, ...] = (*LINEAR, 3)
 
 
-def factor_of(scale: str | float, d_k: int) -> float:
-    if not isinstance(scale, str):
-        return scale
-    return {
-        "sqrt": 1 / math.sqrt(d_k),
-        "none": 1.0,
-        "inverse": 1 / d_k,
-        "learned": 1 / math.sqrt(d_k),
-    }[scale]
-
-
-def values_of(scale: str | float, heads: int, d_k: int) -> Mapping[str, Tensor | float]:
-    mode = resolve_scale(scale)
-    return {} if mode.parameters is None else mode.parameters(heads, d_k)
-
-
-def logits(
-    q: Tensor, k: Tensor, scale: str | float, values: Mapping[str, Tensor | float]
-) -> Tensor:
+def logits(q: Tensor, k: Tensor, scale: str | float, values: Numbers) -> Tensor:
     """Return the logits as a tap sees them."""
-    seen: list[Attended] = []
-    attend(q, k, torch.zeros(*k.shape[:3], D_V).to(k), scale=scale, values=values, tap=seen.append)
-    return seen[0].logits()
-
-
-@pytest.mark.parametrize("d_k", [1, 2, 11, 64, 257])
-@pytest.mark.parametrize("heads", [1, 4, 8])
-@pytest.mark.parametrize("scale", LINEAR)
-def test_the_factor_comes_from_the_size_of_a_query(
-    scale: str | float, heads: int, d_k: int
-) -> None:
-    q = torch.randn(BATCH, heads, QUERY, d_k, dtype=torch.float64)
-    k = torch.randn(BATCH, heads, KEY, d_k, dtype=torch.float64)
-    made = logits(q, k, scale, values_of(scale, heads, d_k))
-    wanted = torch.einsum("bhid,bhjd->bhij", q, k) * factor_of(scale, q.shape[-1])
-    torch.testing.assert_close(made, wanted, rtol=1e-6, atol=1e-6)
+    return seen_by_tap(q, k, scale, values).logits()
 
 
 @pytest.mark.parametrize("heads", [1, 4, 8])
-@pytest.mark.parametrize("scale", [*LINEAR, "softcap"])
+@pytest.mark.parametrize("scale", FACTORS)
+def test_the_factor_comes_from_the_size_of_a_query(scale: str | float, heads: int) -> None:
+    for d_k in (1, 2, 11, 64, 257):
+        q = torch.randn(BATCH, heads, QUERY, d_k, dtype=torch.float64)
+        k = torch.randn(BATCH, heads, KEY, d_k, dtype=torch.float64)
+        made = logits(q, k, scale, values_of(scale, heads, d_k, d_model=D_MODEL))
+        wanted = torch.einsum("bhid,bhjd->bhij", q, k) * factor_of(scale, d_k, D_MODEL)
+        torch.testing.assert_close(made, wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("heads", [1, 4, 8])
+@pytest.mark.parametrize("scale", [*FACTORS, "softcap"])
 def test_the_factor_of_a_module_comes_from_its_d_k(scale: str | float, heads: int) -> None:
     assert D_K not in {D_V, D_MODEL // heads, D_MODEL}
     attention = MultiHeadAttention(
@@ -68,7 +60,7 @@ def test_the_factor_of_a_module_comes_from_its_d_k(scale: str | float, heads: in
         d_k=D_K,
         d_v=D_V,
         scale=scale,
-        options={"cap": 0.8} if scale == "softcap" else None,
+        options=options_of(scale, cap=0.8),
     )
     seen: list[Attended] = []
     attention.tap = seen.append
@@ -80,17 +72,26 @@ def test_the_factor_of_a_module_comes_from_its_d_k(scale: str | float, heads: in
     if scale == "softcap":
         wanted = 0.8 * torch.tanh(scores / math.sqrt(D_K) / 0.8)
     else:
-        wanted = scores * factor_of(scale, D_K)
+        wanted = scores * factor_of(scale, D_K, D_MODEL)
     torch.testing.assert_close(seen[0].logits(), wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("scale", "variance"), [("none", 512.0), ("sqrt", 1.0), ("learned", 1.0), ("inverse", 1 / 512)]
+    ("scale", "variance"),
+    [
+        ("none", 512.0),
+        ("sqrt", 1.0),
+        ("learned", 1.0),
+        ("learned_shared", 1.0),
+        ("inverse", 1 / 512),
+        ("mup", 64 / 512),
+        ("sqrt_d_model", 512 / 40),
+    ],
 )
 def test_the_variance_of_logits(scale: str, variance: float) -> None:
     groups, n, d_k = 16, 64, 512
     q, k = torch.randn(4, 4, n, d_k), torch.randn(4, 4, n, d_k)
-    made = logits(q, k, scale, values_of(scale, 4, d_k))
+    made = logits(q, k, scale, values_of(scale, 4, d_k, d_model=D_MODEL))
     found = float(made.square().mean()) / variance
     # r = q·k has variance d; r² has variance 2d² + 6d, and two r² that share a q or a k have
     # covariance 2d. Of each of the groups × n² scores, 2(n − 1) others share one.
@@ -125,13 +126,81 @@ def test_learned_starts_as_sqrt_in_every_head_and_learns() -> None:
     torch.testing.assert_close(seen[0].logits(), wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("scale", ["sqrt", "none", "inverse", "softcap", 0.5])
-def test_only_learned_has_temperatures(scale: str | float) -> None:
-    options = {"cap": 1.0} if scale == "softcap" else None
+LEARNED = {
+    "learned": {"log_scale": (3,)},
+    "learned_shared": {"log_scale": (1,)},
+    "cosine": {"log_scale": (3,)},
+    "qknorm": {"gain": (1,)},
+    "qk_layernorm": {"q_gain": (D_K,), "k_gain": (D_K,)},
+    "qk_rmsnorm": {"q_gain": (D_K,), "k_gain": (D_K,)},
+    "ngpt": {"scale": (3, D_K)},
+    "score_layernorm": {"gain": (3,)},
+    "score_batchnorm": {"gain": (3,)},
+    "nap": {"gain": (3,), "bias": (3,)},
+    "ssmax": {"gain": (3,)},
+}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_what_each_mode_learns(scale: str | float) -> None:
     attention = MultiHeadAttention(
-        d_model=D_MODEL, n_heads=3, d_k=D_K, d_v=D_V, scale=scale, options=options
+        d_model=D_MODEL,
+        n_heads=3,
+        d_k=D_K,
+        d_v=D_V,
+        scale=scale,
+        options=options_of(scale),
+        statistics=STATISTICS,
     )
-    assert attention.temperatures() == []
+    learned = {name: tuple(parameter.shape) for name, parameter in attention.scale.items()}
+    assert learned == LEARNED.get(str(scale), {})
+    projections = {id(p) for found in attention.projections().values() for p in found}
+    others = [p for p in attention.parameters() if id(p) not in projections]
+    assert [id(p) for p in others] == [id(p) for p in attention.temperatures()]
+    assert all(p.requires_grad for p in others)
+
+
+START = {
+    "learned": D_K**-0.5,
+    "learned_shared": D_K**-0.5,
+    "cosine": 10.0,
+    "qknorm": math.log2(26**2 - 26),
+    "qk_layernorm": 1.0,
+    "qk_rmsnorm": 1.0,
+    "ngpt": 1.0,
+    "score_layernorm": 1.0,
+    "score_batchnorm": 1.0,
+    "nap": 1.0,
+    "ssmax": 0.379,
+}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_temperature_of_a_module(scale: str | float) -> None:
+    attention = MultiHeadAttention(
+        d_model=D_MODEL,
+        n_heads=3,
+        d_k=D_K,
+        d_v=D_V,
+        scale=scale,
+        options=options_of(scale),
+        statistics=STATISTICS,
+    )
+    temperature = attention.temperature()
+    if scale not in START:
+        assert temperature is None
+        return
+    assert temperature is not None
+    assert not temperature.requires_grad
+    torch.testing.assert_close(temperature, torch.full((3,), START[str(scale)]))
+    # It is what the parameters have become, not what they started as.
+    before = temperature.clone()
+    with torch.no_grad():
+        for parameter in attention.temperatures():
+            parameter.mul_(1.1)
+    moved = attention.temperature()
+    assert moved is not None
+    assert bool((moved != before).all())
 
 
 @pytest.mark.parametrize("cap", [0.01, 1.5, 50])
@@ -185,6 +254,8 @@ def test_softcap_comes_before_the_mask() -> None:
         ("non", "none"),
         ("inverted", "inverse"),
         ("learn", "learned"),
+        ("qk_norm", "qknorm"),
+        ("cosin", "cosine"),
         ("soft_cap", "softcap"),
         ("", ""),
     ],
@@ -215,7 +286,7 @@ def test_a_record_is_found_by_its_name(name: str) -> None:
     assert mode.name == name
     assert mode.formula
     assert mode.source
-    assert mode.fusible == (mode.score is None)
+    assert mode.fusible == (mode.score is None and mode.normaliser is None)
 
 
 def test_a_number_is_a_mode_with_its_own_name() -> None:
@@ -229,9 +300,16 @@ def test_a_number_is_a_mode_with_its_own_name() -> None:
 def test_a_record_has_one_kind_of_function() -> None:
     sqrt, softcap = SCALE_MODES["sqrt"], SCALE_MODES["softcap"]
     with pytest.raises(ValueError, match="'neither' needs either a q/k or a score function"):
-        ScaleMode(name="neither", formula="", source="")
+        ScaleMode(name="neither", formula="", source="", deviation=sqrt.deviation)
     with pytest.raises(ValueError, match="'both' needs either a q/k or a score function"):
-        ScaleMode(name="both", formula="", source="", qk=sqrt.qk, score=softcap.score)
+        ScaleMode(
+            name="both",
+            formula="",
+            source="",
+            deviation=sqrt.deviation,
+            qk=sqrt.qk,
+            score=softcap.score,
+        )
 
 
 def test_options_are_returned_once_checked() -> None:
@@ -262,10 +340,39 @@ def test_refuses_a_missing_option() -> None:
         MultiHeadAttention(d_model=D_MODEL, n_heads=1, d_k=D_K, d_v=D_V, scale="softcap")
 
 
+ALL_OPTIONS = [(name, option) for name, mode in SCALE_MODES.items() for option in mode.options]
+
+
 @pytest.mark.parametrize("wrong", [0, 0.0, -1.0, math.nan, math.inf, True])
-def test_refuses_an_option_that_is_not_positive(wrong: float) -> None:
+@pytest.mark.parametrize(("name", "option"), ALL_OPTIONS)
+def test_refuses_an_option_that_is_not_allowed(name: str, option: str, wrong: float) -> None:
+    allowed = {
+        "log_n_base": "a number above 1",
+        "score_batchnorm.momentum": "a number above 0, at most 1",
+    }
+    words = allowed.get(name, allowed.get(f"{name}.{option}", "a positive number"))
     with pytest.raises(
-        ValueError,
-        match=rf"^attention\.options\.softcap\.cap={wrong}: allowed is a positive number$",
+        ValueError, match=rf"^attention\.options\.{name}\.{option}={wrong}: allowed is {words}$"
     ):
-        check_options(SCALE_MODES["softcap"], {"cap": wrong})
+        check_options(SCALE_MODES[name], options_of(name) | {option: wrong})
+
+
+def test_refuses_an_option_beyond_its_bound() -> None:
+    with pytest.raises(ValueError, match=r"log_n_base\.base=1\.0: allowed is a number above 1$"):
+        check_options(SCALE_MODES["log_n_base"], {"base": 1.0})
+    assert check_options(SCALE_MODES["log_n_base"], {"base": 1.01}) == {"base": 1.01}
+    momentum = {"eps": 1e-5, "momentum": 1.0}
+    assert check_options(SCALE_MODES["score_batchnorm"], momentum) == momentum
+    with pytest.raises(ValueError, match=r"momentum=1\.01: allowed is .* at most 1$"):
+        check_options(SCALE_MODES["score_batchnorm"], momentum | {"momentum": 1.01})
+
+
+@pytest.mark.parametrize("length", [None, 1.9])
+def test_refuses_a_statistic_that_is_missing_or_too_small(length: float | None) -> None:
+    statistics = {} if length is None else {"length_p97_5": length}
+    with pytest.raises(
+        ValueError, match=rf"^attention\.scale=qknorm: needs .* length_p97_5 .* got {length}$"
+    ):
+        MultiHeadAttention(
+            d_model=D_MODEL, n_heads=1, d_k=D_K, d_v=D_V, scale="qknorm", statistics=statistics
+        )

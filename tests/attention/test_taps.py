@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscale.attention import (
+    SCALE_MODES,
     Attended,
     MultiHeadAttention,
     attentions,
@@ -14,26 +15,32 @@ from attnscale.attention import (
 )
 from attnscale.model.autoencoder import AttentionAutoencoder
 from attnscale.model.layers import AttentionSettings
+from tests.attention.conftest import (
+    BATCH,
+    D_K,
+    D_MODEL,
+    D_V,
+    HEADS,
+    KEY,
+    LINEAR,
+    MODE_AND_BACKEND,
+    STATISTICS,
+    every_mode,
+    factor_of,
+    options_of,
+    values_of,
+)
 
-BATCH, HEADS, KEY, D_K, D_V, D_MODEL = 2, 3, 7, 11, 13, 17
 PATHS = ["layers.0.attention", "layers.1.attention"]
-MODE_AND_BACKEND: list[tuple[str | float, str]] = [
-    *(
-        (scale, backend)
-        for scale in ("sqrt", "none", "inverse", "learned", 0.37)
-        for backend in ("explicit", "fused")
-    ),
-    ("softcap", "explicit"),
-]
-every_mode = pytest.mark.parametrize(("scale", "backend"), MODE_AND_BACKEND)
+CAP = 1.5
 
 
 def build(
     scale: str | float = "sqrt", backend: str = "auto", dropout: float = 0.0
 ) -> AttentionAutoencoder:
-    options = {"cap": 1.5} if scale == "softcap" else {}
+    options = options_of(scale, cap=CAP)
     return AttentionAutoencoder(
-        attention=AttentionSettings(scale=scale, backend=backend, options=options),
+        attention=AttentionSettings(scale, backend, options, STATISTICS),
         d_model=D_MODEL,
         d_k=D_K,
         d_v=D_V,
@@ -48,9 +55,16 @@ def build(
     )
 
 
+def first_attention(
+    scale: str | float, backend: str = "auto", dropout: float = 0.0
+) -> MultiHeadAttention:
+    attention = build(scale, backend, dropout).layers[0].attention
+    assert isinstance(attention, MultiHeadAttention)
+    return attention
+
+
 @every_mode
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("dropout", "masked"), [(0.0, False), (0.4, True)])
 def test_a_tap_changes_no_bit(
     scale: str | float, backend: str, dropout: float, masked: bool
 ) -> None:
@@ -59,27 +73,32 @@ def test_a_tap_changes_no_bit(
     keep = padding_keep(torch.tensor([KEY, 4]), KEY) if masked else None
     seen: list[Tensor] = []
 
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+
     def receive(path: str, attended: Attended) -> None:
-        seen.extend((attended.logits(), attended.weights()))
+        seen.extend((attended.scores(), attended.logits(), attended.weights()))
 
     def run() -> tuple[Tensor, ...]:
+        model.load_state_dict(initial)
         torch.manual_seed(1)
         out = model(x, keep)
         gradients = torch.autograd.grad(out.square().sum(), (x, *model.parameters()))
-        return (out, *gradients, torch.rand(1))
+        kept = (buffer.clone() for buffer in model.buffers())
+        return (out, *gradients, torch.rand(1), *kept)
 
     plain = run()
     with tapped(model, receive):
         watched = run()
-    assert len(seen) == 4
+    assert len(seen) == 6
     for a, b in zip(plain, watched, strict=True):
         assert torch.equal(a, b)
 
 
-@every_mode
+@pytest.mark.parametrize(
+    ("scale", "backend"), [(s, b) for s, b in MODE_AND_BACKEND if s in (*LINEAR, "softcap")]
+)
 def test_a_tap_sees_the_logits_and_weights(scale: str | float, backend: str) -> None:
-    attention = build(scale, backend).layers[0].attention
-    assert isinstance(attention, MultiHeadAttention)
+    attention = first_attention(scale, backend)
     x = torch.randn(BATCH, KEY, D_MODEL)
     keep = padding_keep(torch.tensor([KEY, 0]), KEY)
     seen: list[Attended] = []
@@ -89,12 +108,9 @@ def test_a_tap_sees_the_logits_and_weights(scale: str | float, backend: str) -> 
     q, k = (layer(x).reshape(BATCH, KEY, HEADS, D_K) for layer in (attention.q, attention.k))
     scores = torch.einsum("bihd,bjhd->bhij", q, k)
     if scale == "softcap":
-        logits = 1.5 * torch.tanh(scores / (1.5 * math.sqrt(D_K)))
-    elif isinstance(scale, str):
-        powers = {"sqrt": -0.5, "none": 0.0, "inverse": -1.0, "learned": -0.5}
-        logits = scores * D_K ** powers[scale]
+        logits = CAP * torch.tanh(scores / (CAP * math.sqrt(D_K)))
     else:
-        logits = scores * scale
+        logits = scores * factor_of(scale)
     kept = keep & causal_keep(KEY, KEY)
     weights = logits.masked_fill(~kept, -math.inf).softmax(dim=-1).nan_to_num(0.0)
 
@@ -108,20 +124,46 @@ def test_a_tap_sees_the_logits_and_weights(scale: str | float, backend: str) -> 
 
 
 @every_mode
+@pytest.mark.parametrize("training", [False, True])
+def test_a_tap_sees_what_made_the_output(scale: str | float, backend: str, training: bool) -> None:
+    attention = first_attention(scale, backend).train(training)
+    query, source = torch.randn(BATCH, 5, D_MODEL), torch.randn(BATCH, KEY, D_MODEL)
+    keep = padding_keep(torch.tensor([KEY, 4]), KEY)
+    seen: list[Attended] = []
+    attention.tap = seen.append
+    out = attention(query, source, keep=keep)
+    (attended,) = seen
+    q, k, v = (
+        layer(x).unflatten(-1, (HEADS, -1)).transpose(1, 2).detach()
+        for layer, x in ((attention.q, query), (attention.k, source), (attention.v, source))
+    )
+    assert torch.equal(attended.raw_q, q)
+    assert torch.equal(attended.raw_k, k)
+    assert attended.x is not None
+    assert torch.equal(attended.x, source)
+    torch.testing.assert_close(attended.scores(), torch.einsum("bhid,bhjd->bhij", q, k))
+    rebuilt = attention.o((attended.weights() @ v).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(rebuilt, out, rtol=1e-4, atol=1e-5)
+
+
+@every_mode
 def test_a_tap_sees_the_weights_before_dropout(scale: str | float, backend: str) -> None:
-    attention = build(scale, backend, dropout=0.9).layers[0].attention
-    assert isinstance(attention, MultiHeadAttention)
+    attention = first_attention(scale, backend, dropout=0.9)
     seen: list[Attended] = []
     attention.tap = seen.append
     x = torch.randn(BATCH, KEY, D_MODEL)
     attention.train()
     attention(x)
-    attention.eval()
     attention(x)
-    training, evaluation = (attended.weights() for attended in seen)
-    assert torch.equal(training, evaluation)
-    assert training.min() > 0
-    torch.testing.assert_close(training.sum(dim=-1), torch.ones(BATCH, HEADS, KEY))
+    if not attention.buffer_names:
+        attention.eval()
+        attention(x)
+    first, *others = (attended.weights() for attended in seen)
+    assert all(torch.equal(first, other) for other in others)
+    assert bool((first != 0).all())
+    total = 1.0 if attention.mode.normaliser is None else 0.0
+    wanted = torch.full((BATCH, HEADS, KEY), total)
+    torch.testing.assert_close(first.sum(dim=-1), wanted, rtol=0, atol=1e-5)
 
 
 @every_mode
@@ -130,13 +172,14 @@ def test_what_a_tap_sees_is_detached(scale: str | float, backend: str) -> None:
     seen: list[Attended] = []
     with tapped(model, lambda _, attended: seen.append(attended)):
         model(torch.randn(BATCH, KEY, D_MODEL, requires_grad=True))
+    assert len(seen) == 2
     for attended in seen:
-        tensors = [attended.q, attended.k, attended.logits(), attended.weights()]
+        assert attended.x is not None
+        tensors = [attended.q, attended.k, attended.raw_q, attended.raw_k, attended.x]
+        tensors += [attended.scores(), attended.logits(), attended.weights()]
         tensors += [value for value in attended.values.values() if isinstance(value, Tensor)]
         assert not any(tensor.requires_grad for tensor in tensors)
-        assert set(attended.values) == {"learned": {"log_scale"}, "softcap": {"cap"}}.get(
-            str(scale), set()
-        )
+        assert set(attended.values) == set(values_of(scale))
 
 
 def test_half_precision_is_tapped_in_fp32() -> None:
@@ -178,31 +221,67 @@ def test_refuses_a_model_without_attention() -> None:
         pytest.fail("the context was entered")
 
 
-def test_refuses_to_tap_twice_and_keeps_the_first() -> None:
+def test_contexts_may_be_nested_and_each_receives_all() -> None:
     model = build()
+    x = torch.randn(BATCH, KEY, D_MODEL)
+    outer: list[tuple[str, Attended]] = []
+    inner: list[tuple[str, Attended]] = []
+    with tapped(model, lambda path, attended: outer.append((path, attended))):
+        with tapped(model, lambda path, attended: inner.append((path, attended))):
+            model(x)
+        assert [path for path, _ in outer] == PATHS
+        assert [path for path, _ in inner] == PATHS
+        assert all(a is b for (_, a), (_, b) in zip(outer, inner, strict=True))
+        model(x)
+    model(x)
+    assert [path for path, _ in outer] == PATHS * 2
+    assert [path for path, _ in inner] == PATHS
+    assert all(module.tap is None for module in attentions(model).values())
+
+
+def test_a_tap_set_by_hand_is_called_too_and_put_back() -> None:
+    model = build()
+    by_hand: list[Attended] = []
+    receive = by_hand.append
+    attentions(model)[PATHS[1]].tap = receive
     paths: list[str] = []
     with tapped(model, lambda path, _: paths.append(path)):
-        with (
-            pytest.raises(
-                ValueError, match=r"^already tapped: layers\.0\.attention, layers\.1\.attention$"
-            ),
-            tapped(model, lambda path, _: paths.append("second")),
-        ):
-            pytest.fail("the context was entered")
         model(torch.randn(BATCH, KEY, D_MODEL))
     assert paths == PATHS
-
-
-def test_refuses_where_one_attention_is_tapped_and_touches_none() -> None:
-    model = build()
-    attentions(model)[PATHS[1]].tap = print
-    with (
-        pytest.raises(ValueError, match=r"^already tapped: layers\.1\.attention$"),
-        tapped(model, lambda *_: None),
-    ):
-        pytest.fail("the context was entered")
+    assert len(by_hand) == 1
     assert attentions(model)[PATHS[0]].tap is None
-    assert attentions(model)[PATHS[1]].tap is print
+    assert attentions(model)[PATHS[1]].tap is receive
+
+
+def test_a_nested_context_that_fails_leaves_the_outer_one() -> None:
+    model = build()
+    x = torch.randn(BATCH, KEY, D_MODEL)
+    paths: list[str] = []
+
+    def fail(path: str, attended: Attended) -> None:
+        raise RuntimeError(path)
+
+    with tapped(model, lambda path, _: paths.append(path)):
+        with pytest.raises(RuntimeError, match=PATHS[0]), tapped(model, fail):
+            model(x)
+        assert paths == PATHS[:1]
+        model(x)
+    assert paths == PATHS[:1] + PATHS
+    assert all(module.tap is None for module in attentions(model).values())
+
+
+@pytest.mark.parametrize("name", [n for n, m in SCALE_MODES.items() if m.observe])
+def test_a_tap_does_not_observe(name: str) -> None:
+    attention = first_attention(name)
+    x = torch.randn(BATCH, KEY, D_MODEL)
+    seen: list[Attended] = []
+    attention.tap = seen.append
+    attention(x)
+    after = [buffer.clone() for buffer in attention.buffers()]
+    assert not any(torch.equal(b, s) for b, s in zip(after, first_attention(name).buffers()))  # noqa: B905
+    for _ in range(3):
+        seen[0].scores(), seen[0].logits(), seen[0].weights()
+    assert all(torch.equal(a, b) for a, b in zip(after, attention.buffers(), strict=True))
 
 
 def test_taps_are_gone_after_the_context() -> None:

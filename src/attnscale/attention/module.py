@@ -164,7 +164,7 @@ class MultiHeadAttention(nn.Module):
         """Return what the mode has learned to multiply logits by, one per head, or None."""
         if self.mode.temperature is None:
             return None
-        return self.mode.temperature(self.values()).detach().expand(self.n_heads)
+        return self.mode.temperature(self.values()).detach().clone().expand(self.n_heads)
 
     def _split(self, x: Tensor, size: int) -> Tensor:
         # (batch, position, head * size) -> (batch, head, position, size)

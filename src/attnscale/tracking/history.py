@@ -1,6 +1,7 @@
 """Reading runs back: which runs a sweep has, and the curve of a metric."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscale.tracking.names import safe_name
@@ -123,6 +124,78 @@ class History:
             if metric in run.metrics:
                 made.setdefault(run.name, run.metrics[metric])
         return made
+
+    def matching(self, query: str) -> list[RecordedRun]:
+        """Return the job runs of the experiment that an MLflow filter matches, oldest first.
+
+        Raises:
+            ValueError: If there is no such experiment, or MLflow does not take the filter.
+        """
+        from mlflow.exceptions import MlflowException
+
+        whole = f"tags.kind = 'run' and ({query})" if " or " in query.lower() else query
+        whole = whole or "tags.kind = 'run'"
+        try:
+            runs = _search(self.client, self.experiment, whole)
+        except MlflowException as error:
+            raise ValueError(f"filter={query}: {str(error).splitlines()[0]}") from error
+        return [run for run in reversed(runs) if run.tags.get("kind") == "run"]
+
+    def by_id(self, run_id: str) -> RecordedRun:
+        """Return one run.
+
+        Raises:
+            ValueError: If the store has no such run.
+        """
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return _plain(self.client.get_run(run_id))
+        except MlflowException as error:
+            raise ValueError(f"runs: no run {run_id} in this store") from error
+
+    def parent(self, sweep: str) -> RecordedRun | None:
+        """Return the parent run of a sweep, or None."""
+        quoted = sweep.replace("'", "")
+        found = _search(
+            self.client, self.experiment, f"tags.sweep = '{quoted}' and tags.kind = 'sweep'", most=1
+        )
+        return found[0] if found else None
+
+    def points(self, run_id: str, metric: str) -> list[tuple[int, float, int]]:
+        """Return (optimizer step, value, milliseconds since 1970) of a metric's points, by step."""
+        found = self.client.get_metric_history(run_id, safe_name(metric))
+        return sorted((point.step, point.value, point.timestamp) for point in found)
+
+    def artifact(self, run_id: str, path: str, folder: Path) -> Path | None:
+        """Return a local copy of an artifact, or None if the run has none of that path.
+
+        Args:
+            run_id: MLflow's id.
+            path: Path in the run's artifacts.
+            folder: Where a copy may be put.
+        """
+        from mlflow.exceptions import MlflowException
+
+        name = path.rpartition("/")[2]
+        try:
+            listed = self.client.list_artifacts(run_id, path.rpartition("/")[0] or None)
+            if not any(item.path.rpartition("/")[2] == name for item in listed):
+                return None
+            place = folder / run_id
+            place.mkdir(parents=True, exist_ok=True)
+            return Path(self.client.download_artifacts(run_id, path, str(place)))
+        except (MlflowException, OSError):
+            return None
+
+    def artifacts(self, run_id: str, folder: str) -> list[str]:
+        """Return the paths of a run's artifacts in a folder, in order."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return sorted(item.path for item in self.client.list_artifacts(run_id, folder))
+        except (MlflowException, OSError):
+            return []
 
     def curve(self, run_id: str, metric: str) -> list[tuple[int, float]]:
         """Return (optimizer step, value) of every point of a metric, by step."""

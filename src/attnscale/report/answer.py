@@ -1,0 +1,194 @@
+"""The answer in a few sentences, computed: which setting is best, by how much, how sure.
+
+Each setting is compared with the one that differs in ``attention.scale`` only and has ``sqrt``; all
+those comparisons together are one family (Bonferroni intervals, Holm p values). A difference whose
+interval holds 0 is noise and is called so. With one seed there is no interval, and none is made up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from attnscale.report.multiple import compare_all, holm
+from attnscale.report.settings import SCALE, Grid, Setting
+from attnscale.report.statistics import Difference, compare, verdict
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One setting against its reference."""
+
+    setting: Setting
+    reference: Setting
+    difference: Difference
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a report says first.
+
+    Attributes:
+        sentences: In words.
+        best: The best setting, or None if no setting has a result.
+        comparisons: Every setting against its reference.
+        headline: The comparison that the first sentence is about, or None.
+    """
+
+    sentences: tuple[str, ...]
+    best: Setting | None
+    comparisons: tuple[Comparison, ...] = field(default=())
+    headline: Comparison | None = None
+
+
+def number(value: float) -> str:
+    """Return four significant digits."""
+    return f"{value:.4g}"
+
+
+def reference_of(setting: Setting, grid: Grid) -> Setting | None:
+    """Return the setting that has ``sqrt`` and is otherwise equal, or None."""
+    if SCALE not in setting.values:
+        return None
+    wanted = {**setting.values, SCALE: "sqrt"}
+    return next((s for s in grid.settings if s.values == wanted and s is not setting), None)
+
+
+def compare_settings(grid: Grid, level: float = LEVEL) -> list[Comparison]:
+    """Compare every sound setting with its reference, all as one family."""
+    pairs = [
+        (setting, reference)
+        for setting in grid.settings
+        if (reference := reference_of(setting, grid)) is not None
+        and setting.sound
+        and reference.sound
+    ]
+    tested = [min(len(a.losses), len(b.losses)) > 1 for a, b in pairs]
+    family = max(1, sum(tested))
+    corrected = 1 - (1 - level) / family
+    found = [compare(a.losses, b.losses, corrected) for a, b in pairs]
+    known = [d.p_value for d in found if d.p_value is not None]
+    adjusted = iter(holm(known))
+    made = []
+    for (setting, reference), difference in zip(pairs, found, strict=True):
+        if difference.p_value is not None:
+            difference = _with_adjusted(difference, next(adjusted))
+        made.append(Comparison(setting, reference, difference))
+    return made
+
+
+def _with_adjusted(difference: Difference, p_adjusted: float) -> Difference:
+    from dataclasses import replace
+
+    return replace(difference, p_adjusted=p_adjusted)
+
+
+def told(comparison: Comparison, family: int) -> str:
+    """Return a comparison as a sentence without its beginning."""
+    d = comparison.difference
+    name = comparison.reference.label
+    if d.interval is None:
+        return (
+            f"Against {name} the difference is {d.value:+.4g}, with one seed: "
+            "nothing can be said about chance"
+        )
+    low, high = number(d.interval.low), number(d.interval.high)
+    many = f", corrected for {family} comparisons" if family > 1 else ""
+    pairs = f"{d.n_a} and {d.n_b} runs" if d.method == "Welch t" else f"{d.n_a} seeds"
+    text = (
+        f"Against {name} the difference is {d.value:+.4g} "
+        f"({100 * LEVEL:.0f} % interval {low} to {high}, {d.method}, {pairs}{many})"
+    )
+    found = verdict(d)
+    if found == "within noise":
+        return f"{text}: within noise"
+    return f"{text}: {'better' if d.better else 'worse'} than chance explains"
+
+
+def _mean(setting: Setting) -> float:
+    losses = list(setting.losses.values())
+    return sum(losses) / len(losses)
+
+
+def _troubles(grid: Grid) -> list[str]:
+    made = []
+    words = {
+        "diverged": "diverged and cannot be best",
+        "failed": "failed",
+        "killed": "were killed",
+        "running": "are still running",
+    }
+    total = sum(len(setting.runs) for setting in grid.settings)
+    for state, words_for in words.items():
+        hit = [(s.label, s.count(state)) for s in grid.settings if s.count(state)]
+        if hit:
+            where = ", ".join(f"{label} ({n})" for label, n in hit[:6])
+            more = ", …" if len(hit) > 6 else ""
+            n = sum(count for _, count in hit)
+            made.append(f"{n} of {total} runs {words_for}: {where}{more}.")
+    if grid.missing:
+        more = ", …" if len(grid.missing) > 6 else ""
+        made.append(f"No run for {', '.join(grid.missing[:6])}{more}.")
+    return made
+
+
+def make_answer(grid: Grid) -> Answer:
+    """Return the answer for a set of runs, also for one that is empty or half finished."""
+    troubles = _troubles(grid)
+    sound = [setting for setting in grid.settings if setting.sound]
+    if not sound:
+        first = "No run has finished, so there is nothing to compare yet."
+        if not any(setting.runs for setting in grid.settings):
+            first = "There is no run here."
+        return Answer((first, *troubles), None)
+    best = min(sound, key=_mean)
+    seeds = len(best.losses)
+    counted = "one seed" if seeds == 1 else f"{seeds} seeds"
+    if len(sound) == 1:
+        text = f"Only {best.label} has results: best validation loss {number(_mean(best))} "
+        return Answer((f"{text}({counted}).", *troubles), best)
+    comparisons = compare_settings(grid)
+    headline = next((c for c in comparisons if c.setting is best), None)
+    estimate = best.estimate("val/best_loss")
+    spread = "" if estimate is None or estimate.spread is None else f" ± {estimate.spread:.2g}"
+    sentences = [
+        f"Lowest mean of the best validation loss: {best.label}, {number(_mean(best))}{spread} "
+        f"({counted})."
+    ]
+    family = sum(1 for c in comparisons if c.difference.interval is not None)
+    if headline is None:
+        headline = _second_best(best, sound, comparisons)
+    if headline is not None:
+        sentences.append(f"{told(headline, family if headline in comparisons else 1)}.")
+    clear = [c for c in comparisons if c.difference.better is not None and c is not headline]
+    if clear:
+        listed = "; ".join(
+            f"{c.setting.label} {'better' if c.difference.better else 'worse'} "
+            f"({c.difference.value:+.3g})"
+            for c in clear[:6]
+        )
+        sentences.append(f"Also beyond noise, each against its own sqrt: {listed}.")
+    noisy = [
+        c for c in comparisons if verdict(c.difference) == "within noise" and c is not headline
+    ]
+    if noisy:
+        sentences.append(
+            f"Within noise of their own sqrt: {', '.join(c.setting.label for c in noisy[:8])}."
+        )
+    return Answer((*sentences, *troubles), best, tuple(comparisons), headline)
+
+
+def _second_best(
+    best: Setting, sound: Sequence[Setting], comparisons: Sequence[Comparison]
+) -> Comparison | None:
+    """Return the best setting's comparison with the nearest rival, where it is its own reference.
+
+    A rival that was compared with it already keeps that comparison, turned around in words only.
+    """
+    rivals = [c for c in comparisons if c.reference is best]
+    if rivals:
+        return min(rivals, key=lambda c: _mean(c.setting))
+    others = [setting for setting in sound if setting is not best]
+    rival = min(others, key=_mean)
+    found = compare_all(rival.losses, {"best": best.losses}, LEVEL)["best"]
+    return Comparison(best, rival, found)

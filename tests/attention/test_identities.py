@@ -1,0 +1,232 @@
+"""Where modes are the same thing, and where they reproduce ``sqrt``."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnscale.attention import SCALE_MODES, MultiHeadAttention, attend
+from attnscale.attention.core import normalise
+from attnscale.model.layers import INITS, initialise
+from tests.attention.conftest import (
+    BATCH,
+    D_K,
+    D_MODEL,
+    KEY,
+    QUERY,
+    Numbers,
+    build,
+    draw,
+    mask,
+    seen_by_tap,
+    values_of,
+)
+
+KINDS = ("none", "padding", "random+causal", "rows with no key")
+
+
+def assert_is_sqrt(name: str, values: Numbers, allowed: float = 1e-12, d_k: int = D_K) -> None:
+    """Compare outputs and gradients of q, k and v in fp64 with those of ``sqrt``."""
+    for kind in KINDS:
+        q, k, v = draw(d_k)
+        keep, causal = mask(kind)
+        made = []
+        for scale, given in ((name, values), ("sqrt", {})):
+            out = attend(q, k, v, scale=scale, values=given, keep=keep, causal=causal)
+            made.append((out, *torch.autograd.grad(out.square().sum(), (q, k, v))))
+        for a, b in zip(*made, strict=True):
+            torch.testing.assert_close(a, b, rtol=allowed, atol=allowed)
+
+
+@pytest.mark.parametrize("d_k", [D_K, 64])
+def test_mup_at_its_base_is_sqrt(d_k: int) -> None:
+    values = values_of("mup", d_k=d_k, dtype=torch.float64, base_d_k=float(d_k))
+    assert_is_sqrt("mup", values, d_k=d_k)
+    if d_k == 64:  # a power of four: nothing is rounded
+        q, k, v = draw(d_k)
+        as_configured = values_of("mup", d_k=d_k)
+        assert torch.equal(attend(q, k, v, scale="mup", values=as_configured), attend(q, k, v))
+
+
+def test_mup_away_from_its_base_is_not_sqrt() -> None:
+    q, k, _ = draw(16)
+    made = seen_by_tap(q, k, "mup", values_of("mup", d_k=16, base_d_k=64.0)).logits()
+    torch.testing.assert_close(made, 2 * seen_by_tap(q, k, "sqrt").logits())
+
+
+@pytest.mark.parametrize("name", ["learned", "learned_shared"])
+def test_learned_starts_as_sqrt(name: str) -> None:
+    assert_is_sqrt(name, values_of(name, dtype=torch.float64))
+
+
+def test_softcap_without_a_cap_is_sqrt() -> None:
+    assert_is_sqrt("softcap", {"cap": 1e8})
+
+
+@pytest.mark.parametrize("n_keys", [2, KEY])
+def test_log_n_base_at_its_base_is_sqrt(n_keys: int) -> None:
+    q, k, v = draw(n_keys=n_keys)
+    values: Numbers = {"base": float(n_keys)}
+    torch.testing.assert_close(
+        attend(q, k, v, scale="log_n_base", values=values), attend(q, k, v), rtol=1e-12, atol=1e-12
+    )
+    longer = draw(n_keys=n_keys + 1)
+    assert not torch.allclose(
+        attend(*longer, scale="log_n_base", values=values), attend(*longer), rtol=1e-4
+    )
+
+
+def test_ssmax_with_the_inverse_of_ln_n_is_sqrt() -> None:
+    q, k, v = draw()
+    values = values_of("ssmax", dtype=torch.float64, start=1 / math.log(KEY))
+    torch.testing.assert_close(
+        attend(q, k, v, scale="ssmax", values=values), attend(q, k, v), rtol=1e-12, atol=1e-12
+    )
+
+
+def test_length_modes_are_multiples_of_each_other() -> None:
+    q, k, _ = draw()
+    for kind in KINDS:
+        keep, causal = mask(kind)
+        base, start = 5.0, 0.7
+        plain = seen_by_tap(q, k, "log_n", {}, keep, causal=causal).logits()
+        of_base = seen_by_tap(q, k, "log_n_base", {"base": base}, keep, causal=causal).logits()
+        values = values_of("ssmax", dtype=torch.float64, start=start)
+        learned = seen_by_tap(q, k, "ssmax", values, keep, causal=causal).logits()
+        torch.testing.assert_close(of_base, plain / math.log(base), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(learned, start * plain, rtol=1e-12, atol=1e-12)
+
+
+def test_subtracting_s_ln_n_instead_of_multiplying_does_nothing() -> None:
+    q, k, _ = draw()
+    for kind in KINDS:
+        keep, causal = mask(kind)
+        attended = seen_by_tap(q, k, "sqrt", {}, keep, causal=causal)
+        logits, keep = attended.logits(), attended.keep
+        n = torch.tensor(float(KEY)) if keep is None else keep.sum(dim=-1, keepdim=True).clamp(1)
+        weights = normalise(logits, keep)
+        torch.testing.assert_close(normalise(logits - 0.43 * n.log(), keep), weights)
+        multiplied = normalise(logits * 0.43 * n.log(), keep)
+        assert not torch.allclose(multiplied, weights, rtol=1e-3)
+
+
+def test_cosine_at_its_start_is_cosine_fixed() -> None:
+    q, k, v = draw()
+    cosine, fixed = values_of("cosine", dtype=torch.float64), values_of("cosine_fixed")
+    torch.testing.assert_close(
+        attend(q, k, v, scale="cosine", values=cosine),
+        attend(q, k, v, scale="cosine_fixed", values=fixed),
+    )
+
+
+def test_rmsnorm_of_vectors_without_mean_is_layernorm() -> None:
+    q, k, v = draw()
+    q, k = (y - y.mean(dim=-1, keepdim=True) for y in (q, k))
+    a, b = (
+        attend(q, k, v, scale=name, values=values_of(name, dtype=torch.float64))
+        for name in ("qk_layernorm", "qk_rmsnorm")
+    )
+    torch.testing.assert_close(a, b)
+
+
+def test_a_number_is_the_mode_of_that_factor() -> None:
+    q, k, v = draw()
+    for name, factor in (("sqrt", D_K**-0.5), ("none", 1.0), ("inverse", 1 / D_K)):
+        made, wanted = attend(q, k, v, scale=factor), attend(q, k, v, scale=name)
+        torch.testing.assert_close(made, wanted, rtol=1e-12, atol=1e-12)
+
+
+# --- folded: the factor goes into the initial weights ---
+
+
+def seeded(scale: str, init: str, d_k: int) -> MultiHeadAttention:
+    torch.manual_seed(7)
+    attention = build(scale, d_k=d_k, bias=True)
+    initialise(attention, init)
+    return attention
+
+
+@pytest.mark.parametrize("d_k", [16, D_K])
+@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("name", ["folded", "none_equiv"])
+def test_folded_starts_as_sqrt(name: str, init: str, d_k: int) -> None:
+    folded, sqrt = seeded(name, init, d_k), seeded("sqrt", init, d_k)
+    for path, weight in sqrt.state_dict().items():
+        gain = d_k**-0.5 if path in ("q.weight", "q.bias") else 1.0
+        assert torch.equal(folded.state_dict()[path], weight * gain), path
+    assert (sqrt.q.bias.abs().max() > 0) == (init == "torch")
+    query, source = torch.randn(BATCH, QUERY, D_MODEL), torch.randn(BATCH, KEY, D_MODEL)
+    if d_k == 16:  # the factor is a power of two: nothing is rounded
+        assert torch.equal(folded(query, source), sqrt(query, source))
+    torch.testing.assert_close(folded(query, source), sqrt(query, source), rtol=1e-5, atol=1e-6)
+    unfolded = seeded("none", init, d_k)
+    assert not torch.allclose(unfolded(query, source), sqrt(query, source), rtol=1e-3, atol=1e-4)
+
+
+def test_what_the_optimizer_is_told() -> None:
+    factors = SCALE_MODES["none_equiv"].optimizer
+    assert factors is not None
+    c = 0.25
+    wanted = {
+        "adamw": (c, 1 / c, 1 / c),
+        "adam": (c, 1 / c, 1 / c**2),
+        "sgd": (c**2, 1.0, 1 / c**2),
+    }
+    for rule, numbers in wanted.items():
+        made = factors(16, rule)
+        assert (made.lr, made.eps, made.weight_decay) == numbers
+    with pytest.raises(ValueError, match=r"none_equiv: knows no factors for the optimizer 'lion'"):
+        factors(16, "lion")
+    assert {name for name, mode in SCALE_MODES.items() if mode.optimizer} == {"none_equiv"}
+
+
+LR, EPS, DECAY = 0.03, 1e-3, 0.1
+
+
+def optimizer(attention: MultiHeadAttention, rule: str) -> torch.optim.Optimizer:
+    own = attention.projections()["q"]
+    others = [p for p in attention.parameters() if all(p is not q for q in own)]
+    lr, eps, decay = LR, EPS, DECAY
+    if attention.mode.optimizer is not None:
+        factors = attention.mode.optimizer(attention.d_k, rule)
+        lr, eps, decay = lr * factors.lr, eps * factors.eps, decay * factors.weight_decay
+    groups = [
+        {"params": own, "lr": lr, "eps": eps, "weight_decay": decay},
+        {"params": others, "lr": LR, "eps": EPS, "weight_decay": DECAY},
+    ]
+    if rule == "sgd":
+        groups = [{n: x for n, x in group.items() if n != "eps"} for group in groups]
+        return torch.optim.SGD(groups, momentum=0.9)
+    return torch.optim.Adam(groups) if rule == "adam" else torch.optim.AdamW(groups)
+
+
+@pytest.mark.parametrize("d_k", [16, D_K])
+@pytest.mark.parametrize("rule", ["adam", "adamw", "sgd"])
+def test_none_equiv_trains_as_sqrt_does(rule: str, d_k: int) -> None:
+    inputs = torch.randn(BATCH, KEY, D_MODEL, dtype=torch.float64)
+    target = torch.randn(BATCH, KEY, D_MODEL, dtype=torch.float64)
+    curves = {}
+    for name in ("sqrt", "none_equiv", "folded"):
+        torch.manual_seed(7)
+        attention = build("sqrt", d_k=d_k, bias=True).double()
+        state = attention.state_dict()
+        if name != "sqrt":
+            attention = build(name, d_k=d_k, bias=True).double()
+            attention.load_state_dict(state)
+            attention.fold()
+        with torch.no_grad():  # logits that are not all but flat
+            attention.k.weight *= 4
+        optimiser = optimizer(attention, rule)
+        losses = []
+        for _ in range(20):
+            loss: Tensor = nn.functional.mse_loss(attention(inputs), target)
+            optimiser.zero_grad()
+            torch.autograd.backward(loss)
+            optimiser.step()
+            losses.append(loss.detach())
+        curves[name] = torch.stack(losses)
+    assert curves["sqrt"][-1] < curves["sqrt"][0]
+    torch.testing.assert_close(curves["none_equiv"], curves["sqrt"], rtol=1e-9, atol=0)
+    torch.testing.assert_close(curves["folded"][0], curves["sqrt"][0], rtol=1e-12, atol=0)
+    assert not torch.allclose(curves["folded"], curves["sqrt"], rtol=1e-6)
