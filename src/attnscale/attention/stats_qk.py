@@ -77,7 +77,7 @@ def pairwise_cosine(
 def spectral_norm(
     w_q: Float[Tensor, "rows d_model"], w_k: Float[Tensor, "rows d_model"], n_heads: int
 ) -> Float[Tensor, " head"]:
-    """Return the largest singular value of W_qᵀ W_k of each head.
+    """Return the largest singular value of W_qᵀ W_k of each head, NaN if weights are not finite.
 
     Args:
         w_q: (n_heads · d_k, d_model), the heads one after the other; fp32 or wider.
@@ -88,8 +88,12 @@ def spectral_norm(
     r_q, r_k = (
         torch.linalg.qr(w.reshape(n_heads, -1, w.shape[-1]).mT, mode="r").R for w in (w_q, w_k)
     )
-    largest: Tensor = torch.linalg.matrix_norm(r_q @ r_k.mT, ord=2)
-    return largest
+    product = r_q @ r_k.mT
+    # The decomposition refuses what is not finite, and a run that diverges has such weights.
+    finite = product.isfinite().all(dim=-1).all(dim=-1)
+    largest = torch.linalg.matrix_norm(product.where(finite[:, None, None], 0.0), ord=2)
+    checked: Tensor = largest.where(finite, torch.nan)
+    return checked
 
 
 def predicted_std(

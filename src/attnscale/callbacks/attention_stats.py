@@ -133,11 +133,11 @@ class AttentionStats(pl.Callback):
             real_queries=None if real is None else real[:, None, :],
         )
         found = measure(sample, names)
-        table = torch.stack([value.float() for value in found.values()])
-        count = sample.rows.count
+        count = sample.rows.count.float()
         predicted = predicted_deviation(attended, real) if bool((count > 0).any()) else 0.0
-        table = torch.cat([table, torch.full_like(table[:1], predicted)])
-        self.kept.append((step, path, (*names, PREDICTED), table, count.float()))
+        measured = [value.float() for value in found.values()]
+        table = torch.stack([*measured, torch.full_like(count, predicted)])
+        self.kept.append((step, path, (*names, PREDICTED), table, count))
 
     # --- reading back ---
 

@@ -2,6 +2,7 @@
 
     grad_norm/total = √ Σ_p ‖∂L/∂p‖²  over all parameters; grad_norm/q over the q projections of all
     attentions, and so on for k, v and o; grad_norm/<path>/q for one attention of several.
+    train/lr: the learning rate, at each step where it changed.
     grad_norm/clipped_share: share of the steps so far whose total was above the clipping norm.
 
 Taken before clipping and after unscaling. The figures stay tensors until a block of steps is read
@@ -42,6 +43,7 @@ class Curves(pl.Callback):
         self.members = torch.empty(0)
         self.every = 1
         self.seen = self.clipped = 0
+        self.rate = math.nan
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Find out which parameter counts for which norm."""
@@ -84,6 +86,10 @@ class Curves(pl.Callback):
         for i, p in enumerate(self.parameters):
             if p.grad is None:
                 norms[i] = torch.zeros_like(norms[i])
+        rate = float(optimizer.param_groups[0]["lr"])
+        if rate != self.rate:
+            self.rate = rate
+            pl_module.write({"train/lr": rate}, step)
         self.rows.append(torch.stack([loss.to(wide), *norms]))
         self.steps.append(step)
         self.times.append(time.time())

@@ -26,7 +26,8 @@ PROJECTIONS = ("q", "k", "v", "o")
 def _norm(tensors: Sequence[Tensor]) -> Tensor:
     if not tensors:
         return torch.zeros(())
-    norms = torch._foreach_norm(list(tensors), 2, torch.float32)
+    wide = torch.promote_types(tensors[0].dtype, torch.float32)
+    norms = torch._foreach_norm(list(tensors), 2, wide)
     total: Tensor = torch.linalg.vector_norm(torch.stack(list(norms)))
     return total
 

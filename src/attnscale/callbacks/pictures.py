@@ -90,7 +90,9 @@ class Pictures(pl.Callback):
         if not trainer.is_global_zero or step in self.saved:
             return
         if self.batch is None:
-            self.batch = module.picture_batch(self.count)
+            found = module.picture_batch(self.count)
+            # In the number format of the weights, as Lightning does for the batches that train.
+            self.batch = trainer.precision_plugin.convert_input(found)
         if self.batch is None:
             return
         arrays: dict[str, Any] = {}

@@ -96,11 +96,9 @@ class Watchdog(pl.Callback):
         self.alarms.append(text)
         if not module.trainer.is_global_zero:
             return
-        # One line on the screen per trouble and attention: the run has them all.
-        if len(self.alarms) <= 3:
-            log.warning("%s", text)
-        elif len(self.alarms) == 4:
-            log.warning("more alarms are in the run's tag 'alarms'")
+        # One line on the screen: the log file and the run's tag have them all.
+        extra = {"file_only": len(self.alarms) > 1}
+        log.warning("%s (any more: tag 'alarms' of the run)", text, extra=extra)
 
     def write(self, module: SteppedModule) -> None:
         """Write the alarms so far to the run."""

@@ -56,6 +56,17 @@ class EvaluateConfig:
 
 
 @dataclass
+class ReportConfig:
+    """The root of ``python -m src.report``."""
+
+    tracking: Any = MISSING
+    sweep: str = MISSING
+    runs: list[str] = MISSING
+    filter: str | None = MISSING
+    folder: str = MISSING
+
+
+@dataclass
 class TheoryConfig:
     """The root of ``python -m src.theory``."""
 
@@ -78,5 +89,6 @@ APP_GROUPS: dict[tuple[str, str], type] = {
     ("schema", "translate"): TranslateConfig,
     ("schema", "evaluate"): EvaluateConfig,
     ("schema", "theory"): TheoryConfig,
+    ("schema", "report"): ReportConfig,
 }
 """(group, name) of each type in Hydra's ConfigStore."""

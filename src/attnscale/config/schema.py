@@ -242,6 +242,7 @@ class TrainConfig:
     allocator: str = MISSING
     checkpoint: str | None = MISSING
     folder: str = MISSING
+    report: bool = MISSING
     tags: dict[str, Any] = MISSING
 
 

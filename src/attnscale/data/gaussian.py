@@ -98,6 +98,10 @@ class GaussianData(pl.LightningDataModule):
         """Return the lengths of the training sequences: all the same."""
         return np.full(max(1, self.n["train"]), self.length, dtype=np.int64)
 
+    def train_tokens(self) -> int:
+        """Return the positions of the training set."""
+        return self.n["train"] * self.length
+
     def record(self) -> dict[str, Any]:
         """Return what a checkpoint must carry to be used: nothing here."""
         return {}

@@ -76,12 +76,11 @@ class TranslationData(pl.LightningDataModule):
             tokenizer: See :class:`attnscale.data.vocabulary.Preprocessing`.
             lowercase: Whether all text is lower-cased.
             min_frequency: How often a token must occur in training to be in the vocabulary.
-            max_length: Longest sentence in tokens; longer ones are dealt with as ``too_long`` says.
-            too_long: "skip" leaves such a pair out of training, "cut" shortens it. Validation and
-                test pairs are always cut, never left out.
+            max_length: Longest sentence in tokens; see ``too_long``.
+            too_long: "skip" leaves a longer pair out of training, "cut" shortens it.
             batch_tokens: Tokens of a training batch, padding counted, all processes together.
             batch_sentences: Sentences of a training batch instead.
-            eval_batch_sentences: Sentences of a validation or test batch, all processes together.
+            eval_batch_sentences: Of a validation or test batch, all processes together.
             seed: Seed of the order.
 
         Raises:
@@ -213,13 +212,16 @@ class TranslationData(pl.LightningDataModule):
         """Return the sizes of the vocabularies, for the model."""
         if not self.vocabularies:
             self.load("train")
-        sizes = {side: len(vocabulary) for side, vocabulary in self.vocabularies.items()}
-        return {"source_size": sizes["source"], "target_size": sizes["target"]}
+        return {f"{side}_size": len(found) for side, found in self.vocabularies.items()}
 
     def train_lengths(self) -> npt.NDArray[np.int64]:
         """Return the token counts of the training sentences of both sides, without marks."""
         split = self.load("train")
         return np.concatenate([split.source.lengths - 1, split.target.lengths - 2])
+
+    def train_tokens(self) -> int:
+        """Return the target tokens of the training set that are predicted."""
+        return int((self.load("train").target.lengths - 1).sum())
 
     def record(self) -> dict[str, Any]:
         """Return what a checkpoint must carry to be used: plain lists of tokens."""

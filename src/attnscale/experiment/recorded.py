@@ -23,7 +23,7 @@ from attnscale.tracking.provenance import provenance
 from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
 from attnscale.tracking.store import Store, find_store
 
-ARTIFACTS = ("samples.txt", "signatures.json")
+ARTIFACTS = ("samples.txt", "signatures.json", "translations.jsonl")
 """Files that a task may leave in the run's folder, kept with the record."""
 
 

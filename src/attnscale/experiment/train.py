@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
@@ -111,6 +111,18 @@ def train(config: Mapping[str, Any], record: Record | None) -> Result:
             give_back()
 
 
+def _size_of_data(parts: Parts) -> dict[str, float]:
+    """Return what turns steps into epochs and tokens, where there is a training set."""
+    loader = getattr(parts.trainer, "train_dataloader")  # noqa: B009
+    if loader is None or loader.n_batches < 1:
+        return {}
+    steps = math.ceil(loader.n_batches / parts.module.stepping.accumulate)
+    return {
+        "data/steps_per_epoch": float(steps),
+        "data/tokens_per_step": float(cast(Any, parts.data).train_tokens()) / steps,
+    }
+
+
 def _train(config: Mapping[str, Any], record: Record | None) -> Result:
     _forget_peak()
     parts = assemble(config, record)
@@ -139,6 +151,9 @@ def _train(config: Mapping[str, Any], record: Record | None) -> Result:
     memory = _peak_memory_mib(gpu=module.device.type == "cuda")
     if record is not None:
         closing = {
+            "progress/steps": float(steps),
+            "model/parameters": float(sum(p.numel() for p in module.model.parameters())),
+            **_size_of_data(parts),
             "time/steps_per_second": rate,
             "time/train_seconds": seconds,
             "memory/peak_mib": memory,

@@ -6,7 +6,7 @@ interval holds 0 is noise and is called so. With one seed there is no interval, 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from attnscale.report.multiple import compare_all, holm
 from attnscale.report.settings import SCALE, Grid, Setting
@@ -71,16 +71,10 @@ def compare_settings(grid: Grid, level: float = LEVEL) -> list[Comparison]:
     adjusted = iter(holm(known))
     made = []
     for (setting, reference), difference in zip(pairs, found, strict=True):
-        if difference.p_value is not None:
-            difference = _with_adjusted(difference, next(adjusted))
-        made.append(Comparison(setting, reference, difference))
+        p_adjusted = None if difference.p_value is None else next(adjusted)
+        told_with = replace(difference, p_adjusted=p_adjusted)
+        made.append(Comparison(setting, reference, told_with))
     return made
-
-
-def _with_adjusted(difference: Difference, p_adjusted: float) -> Difference:
-    from dataclasses import replace
-
-    return replace(difference, p_adjusted=p_adjusted)
 
 
 def told(comparison: Comparison, family: int) -> str:

@@ -46,9 +46,11 @@ def convergence(results: Results) -> Judgement:
     for runs in results.values():
         for d_k in sorted({run.d_k for run in runs if run.d_k > 64}):
             unscaled = select(runs, scale="none", d_k=d_k)
+            if not unscaled:
+                continue
             best, usual = at_best_rate(unscaled), at_best_rate(select(runs, scale="sqrt", d_k=d_k))
             diverged = sum(run.loss is None for run in unscaled)
-            if best is None or usual is None:
+            if best is None:
                 findings.append(HOLDS)
                 parts.append(f"d_k={d_k}: no rate without a diverged run")
                 continue
@@ -56,10 +58,15 @@ def convergence(results: Results) -> Judgement:
                 run.loss is not None and run.loss < HALVED * run.start_loss for run in best.runs
             ]
             findings.append(FAILS if all(converged) else DEPENDS if any(converged) else HOLDS)
+            against = (
+                "no rate without a diverged run"
+                if usual is None
+                else f"{mean_loss(usual.runs):.3g}, difference "
+                f"{told(compare(best.losses, usual.losses))}"
+            )
             parts.append(
                 f"d_k={d_k}: best loss none {mean_loss(best.runs):.3g} from "
-                f"{best.runs[0].start_loss:.3g} at the start, sqrt {mean_loss(usual.runs):.3g}, "
-                f"difference {told(compare(best.losses, usual.losses))}, "
+                f"{best.runs[0].start_loss:.3g} at the start, sqrt {against}, "
                 f"{diverged} of {len(unscaled)} diverged"
             )
     return Judgement(_together(findings), "; ".join(parts))
@@ -74,6 +81,8 @@ def speed(results: Results) -> Judgement:
             if bests[0] is None or bests[1] is None:
                 continue
             none, sqrt = bests[0], bests[1]
+            if not none.test_losses or not sqrt.test_losses:
+                continue
             difference = compare(none.test_losses, sqrt.test_losses)
             common = max(loss for best in (none, sqrt) for loss in best.losses.values())
             steps = []
@@ -112,7 +121,7 @@ def _against(
                     OPEN if better is None else claim_if_better if better else claim_if_worse
                 )
                 parts.append(f"{scale} − {reference} {told(difference)}")
-            parts += [f"{s}: diverged" for s, best in bests.items() if best is None]
+            parts += [f"{s}: diverged" for s, best in sorted(bests.items()) if best is None]
         return Judgement(_together(findings), "best validation loss, " + "; ".join(parts))
 
     return judge
@@ -128,12 +137,14 @@ def unit_variance(results: Results) -> Judgement:
         return Judgement(OPEN, "no run with a factor of 1/√d_k")
     others = {s: b.losses for s, b in sorted(bests.items(), key=lambda x: float(x[0])) if b}
     found = compare_all(base.losses, others)
-    as_good = [difference.better is not False for difference in found.values()]
-    parts = [
-        f"{float(s) * math.sqrt(runs[0].d_k):.4g}/√d_k − 1/√d_k: {told(difference)}"
-        for s, difference in found.items()
-    ]
-    return Judgement(FAILS if any(as_good) else HOLDS, "; ".join(parts))
+    times = {s: f"{float(s) * math.sqrt(runs[0].d_k):.4g}/√d_k" for s in bests}
+    parts = [f"{times[s]} − 1/√d_k: {told(difference)}" for s, difference in found.items()]
+    parts += [f"{times[s]}: diverged" for s in sorted(bests, key=float) if bests[s] is None]
+    # A single seed says nothing; a factor whose runs diverge is not as good.
+    as_good = [d.better is not False for d in found.values() if d.interval is not None]
+    as_good += [False for best in bests.values() if best is None]
+    verdict = OPEN if not as_good else FAILS if any(as_good) else HOLDS
+    return Judgement(verdict, "; ".join(parts))
 
 
 def width(results: Results) -> Judgement:
@@ -211,6 +222,8 @@ def judge_all(evidence: Evidence, results: Results) -> list[Settled]:
         if found and judge is not None:
             trained = judge(found)
             parts.append(Judgement(trained.verdict, f"trained: {trained.value}"))
+        elif found:
+            parts.append(Judgement(OPEN, f"recorded, not judged yet: {', '.join(found)}"))
         elif claim.experiments:
             parts.append(_not_run(claim.experiments))
         verdict = _together([part.verdict for part in parts])

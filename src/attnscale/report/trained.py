@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from attnscale.report.curves import lr_sensitivity
+from attnscale.report.runs import OBJECTIVE
+from attnscale.report.series import Curves
+from attnscale.report.settings import D_K, LR, SCALE, Grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +90,44 @@ def select(runs: Runs, **wanted: object) -> list[TrainedRun]:
     return [run for run in runs if all(getattr(run, k) == v for k, v in wanted.items())]
 
 
+def trained_runs(grid: Grid, curves: Curves) -> list[TrainedRun]:
+    """Return a report's runs as what :func:`rate_rows` reads."""
+    made: list[TrainedRun] = []
+    for setting in grid.settings:
+        known = (SCALE, D_K, LR)
+        variant = " ".join(f"{k}={v}" for k, v in setting.values.items() if k not in known)
+        made += [
+            TrainedRun(
+                scale=run.parameters.get(SCALE, ""),
+                d_k=int(run.parameters.get(D_K, "0")),
+                lr=float(run.parameters[LR]),
+                seed=run.seed,
+                variant=variant,
+                loss=run.value(OBJECTIVE),
+                start_loss=next((p.value for p in curves.of(run, "train/loss")), math.inf),
+            )
+            for run in setting.runs
+            if run.state in ("finished", "diverged")
+        ]
+    return made
+
+
 def rate_rows(runs: Runs) -> tuple[list[str], list[list[object]]]:
     """Return loss against learning rate: columns, and a row per scale, d_k and variant."""
     rates = sorted({run.lr for run in runs})
-    columns = ["scale", "d_k", *(f"lr {lr:g}" for lr in rates), "best rate", "best loss"]
-    columns += ["sensitivity", "diverged", "seeds"]
+    varied = any(run.variant for run in runs)
+    columns = [
+        "scale",
+        "d_k",
+        *(["variant"] if varied else []),
+        *(f"lr {lr:g}" for lr in rates),
+        "best rate",
+    ]
+    columns += ["best loss", "sensitivity", "diverged", "seeds"]
     rows: list[list[object]] = []
-    for scale, d_k in dict.fromkeys((run.scale, run.d_k) for run in runs):
-        mine = select(runs, scale=scale, d_k=d_k)
+    settings = dict.fromkeys((run.scale, run.d_k, run.variant) for run in runs)
+    for scale, d_k, variant in settings:
+        mine = select(runs, scale=scale, d_k=d_k, variant=variant)
         groups = by_rate(mine)
         best = at_best_rate(mine)
         start = sum(run.start_loss for run in mine) / len(mine)
@@ -110,6 +143,7 @@ def rate_rows(runs: Runs) -> tuple[list[str], list[list[object]]]:
             [
                 scale,
                 d_k,
+                *([variant] if varied else []),
                 *cells,
                 None if best is None else f"{best.rate:g}",
                 None if best is None else f"{mean_loss(best.runs):.3g}",

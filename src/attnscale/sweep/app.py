@@ -19,6 +19,7 @@ from attnscale.experiment.result import RUN_FILE
 from attnscale.sweep import state
 from attnscale.sweep.job import JOB_FILE, USER_ERRORS, answer, reason, run_job, wants_traceback
 from attnscale.sweep.problems import explain
+from attnscale.sweep.report import finish
 from attnscale.sweep.screen import sweep_table
 from attnscale.sweep.slurm import register as register_launcher
 from attnscale.tracking.record import FAILED, FINISHED, KILLED
@@ -82,8 +83,11 @@ def _finish_sweep(interrupted: bool, problem: str | None) -> int:
     sweep.record.tags({"mlflow.note.content": note})
     table = sweep_table(jobs)
     sweep.record.text(table + "\n", "summary.txt")
+    print(f"\n{table}\n\n{ended}; status {status}.", flush=True)  # noqa: T201
+    if sweep.report and jobs and not interrupted:
+        first = finish(sweep.record, sweep.folder, sweep.experiment, sweep.described)
+        sweep.record.tags({"mlflow.note.content": f"{note} {first}".strip()})
     sweep.record.end(status)
-    print(f"\n{table}\n\n{ended}; status {status}.")  # noqa: T201
     name = sweep.folder.name
     print(f"Compare: {sweep.record.store.ui_command()}  (filter: tags.sweep = '{name}')")  # noqa: T201
     print(f"Draw:    python -m src.curves sweep={name}", flush=True)  # noqa: T201

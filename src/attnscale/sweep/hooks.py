@@ -65,7 +65,9 @@ class SweepHook(Callback):
             },
         )
         # From here on the program's end also ends the record.
-        state.sweep = state.Sweep(folder, record, described)
+        state.sweep = state.Sweep(
+            folder, record, described, config.tracking.experiment, bool(config.get("report"))
+        )
         (folder / SWEEP_FILE).write_text(
             json.dumps(
                 {

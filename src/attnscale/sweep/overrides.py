@@ -13,6 +13,7 @@ from attnscale.attention.scale import SCALE_MODES, resolve_scale
 LONGEST_NAME = 120
 _DULL = (
     "trainer.",
+    "report",
     "tracking.",
     "hydra.",
     "callbacks.",

@@ -8,11 +8,21 @@ from attnscale.tracking.record import Record
 
 @dataclass
 class Sweep:
-    """The sweep that this process launched."""
+    """The sweep that this process launched.
+
+    Attributes:
+        folder: Where its jobs write.
+        record: Its parent run.
+        described: What is swept, in words.
+        experiment: MLflow's experiment.
+        report: Whether it ends with a report.
+    """
 
     folder: Path
     record: Record
     described: str
+    experiment: str
+    report: bool
 
 
 sweep: Sweep | None = None

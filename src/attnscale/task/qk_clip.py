@@ -70,7 +70,9 @@ class QKClip:
         for path, largest in self.largest.items():
             if torch.distributed.is_available() and torch.distributed.is_initialized():
                 torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
-            shrink = (self.threshold / largest.clamp_min(self.threshold)).nan_to_num(1.0)
+            # A logit that is not finite says nothing of how much to shrink.
+            known = torch.where(largest.isfinite(), largest, self.threshold)
+            shrink = self.threshold / known.clamp_min(self.threshold)
             attention = self.attentions[path]
             for layer, power in ((attention.q, self.alpha), (attention.k, 1.0 - self.alpha)):
                 rows = shrink.pow(power).repeat_interleave(attention.d_k)

@@ -167,6 +167,10 @@ class Translation(SteppedModule):
                 for a, b, c in zip(originals, references, texts, strict=True)
             ]
             (folder / "samples.txt").write_text("\n".join(lines[:SAMPLES]), encoding="utf-8")
+            with (folder / "translations.jsonl").open("w", encoding="utf-8") as file:
+                for row in zip(originals, references, texts, strict=True):
+                    named = dict(zip(("source", "reference", "translation"), row, strict=True))
+                    file.write(json.dumps(named, ensure_ascii=False) + "\n")
             (folder / "signatures.json").write_text(json.dumps(scores.signatures, indent=1))
         return scores
 

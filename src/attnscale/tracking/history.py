@@ -1,5 +1,6 @@
 """Reading runs back: which runs a sweep has, and the curve of a metric."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,6 +74,8 @@ class History:
 
     def __init__(self, store: Store, experiment: str) -> None:
         """Open the store."""
+        # Its bars would run over a page of results.
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         self.client, self.experiment = open_client(store), experiment
 
     def sweep_runs(self, sweep: str) -> list[RecordedRun]:

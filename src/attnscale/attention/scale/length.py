@@ -41,7 +41,10 @@ def _log(n: Count, q: Tensor) -> Count:
 
 def _times(q: Tensor, factor: Count) -> Tensor:
     factor = factor * q.shape[-1] ** -0.5
-    return q * (factor.to(q.dtype) if isinstance(factor, Tensor) else factor)
+    # The product is rounded once, whether n is a number or a tensor: a step of decoding, which has
+    # no mask, must equal the row of a whole pass, which has one.
+    wide = q.to(torch.promote_types(q.dtype, torch.float32))
+    return (wide * factor).to(q.dtype)
 
 
 def _log_n(q: Tensor, k: Tensor, n: Count, values: Values) -> tuple[Tensor, Tensor]:

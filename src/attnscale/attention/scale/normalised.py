@@ -21,6 +21,7 @@ from torch.nn import functional
 from attnscale.attention.scale.record import (
     POSITIVE,
     Count,
+    Moments,
     ScaleMode,
     Sizes,
     Values,
@@ -136,6 +137,12 @@ def _ngpt_temperature(values: Values) -> Tensor:
     return _ngpt_scale(values).square().square().mean(dim=-1).sqrt()
 
 
+def _layernorm_deviation(moments: Moments, values: Values) -> float:
+    # The components of a LayerNormed vector add up to 0, so that d_k − 1 of them are free.
+    free = (moments.d_k / max(moments.d_k - 1, 1)) ** 0.5
+    return float(_gain_temperature(values) * moments.d_k**0.5 * moments.cosine_std * free)
+
+
 COSINE = ScaleMode(
     name="cosine",
     formula="exp(min(τ_head, ln 100)) · q̂·k̂, τ starts at ln 10",
@@ -173,7 +180,7 @@ QK_LAYERNORM = ScaleMode(
     options={"eps": POSITIVE},
     parameters=_gains,
     temperature=_gain_temperature,
-    deviation=lambda m, values: float(_gain_temperature(values)) * m.d_k**0.5 * m.cosine_std,
+    deviation=_layernorm_deviation,
 )
 QK_RMSNORM = ScaleMode(
     name="qk_rmsnorm",

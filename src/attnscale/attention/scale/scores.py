@@ -109,10 +109,11 @@ def _score_batchnorm(scores: Tensor, keep: Tensor | None, d_k: int, values: Valu
 def _observe(scores: Tensor, keep: Tensor | None, values: Values) -> None:
     mean, variance, count = _batch_moments(scores, keep)
     unbiased = variance * (count / (count - 1).clamp_min(1))
-    momentum = number(values, "momentum")
+    # One pair, or none, has no variance: such a batch leaves the running statistics alone.
+    share = (count > 1).to(mean.dtype).expand_as(mean).flatten() * number(values, "momentum")
     for name, found in (("running_mean", mean), ("running_variance", unbiased)):
         kept = tensor(values, name)
-        kept.lerp_(found.flatten().to(kept.dtype), momentum)
+        kept.lerp_(found.flatten().to(kept.dtype), share.to(kept.dtype))
 
 
 def _running(sizes: Sizes) -> dict[str, Tensor]:

@@ -1,0 +1,162 @@
+"""The report: one page that answers what a person asked with a sweep."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnscale.figures.page import Figure, Section, Table, write_page
+from attnscale.report import provenance
+from attnscale.report.answer import Answer, make_answer
+from attnscale.report.gallery import pictures
+from attnscale.report.runs import Run
+from attnscale.report.sections import curve_section, mechanism_section, swept_section
+from attnscale.report.series import Curves
+from attnscale.report.settings import Grid, make_grid
+from attnscale.report.summary import failures, summary
+from attnscale.tracking.history import History
+
+MOST_CURVES = 24
+"""Settings that are drawn as curves; of more, the best ones are."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A written report.
+
+    Attributes:
+        page: The HTML file.
+        answer: The answer.
+        columns: The table's headings.
+        rows: The table's rows.
+        result: What ``result.json`` holds.
+    """
+
+    page: Path
+    answer: Answer
+    columns: list[str]
+    rows: list[list[Any]]
+    result: dict[str, Any]
+
+
+def shown_settings(grid: Grid) -> Grid:
+    """Return the grid with the settings that curves are drawn of: all, or the best."""
+    if len(grid.settings) <= MOST_CURVES:
+        return grid
+
+    def rank(index: int) -> float:
+        losses = list(grid.settings[index].losses.values())
+        return sum(losses) / len(losses) if losses else float("inf")
+
+    best = sorted(range(len(grid.settings)), key=rank)[:MOST_CURVES]
+    return dataclasses.replace(grid, settings=tuple(grid.settings[i] for i in sorted(best)))
+
+
+def _result(grid: Grid, answer: Answer, columns: Sequence[str], rows: Any) -> dict[str, Any]:
+    comparisons = [
+        {
+            "setting": c.setting.label,
+            "reference": c.reference.label,
+            **{k: v for k, v in dataclasses.asdict(c.difference).items() if k != "interval"},
+            "low": None if c.difference.interval is None else c.difference.interval.low,
+            "high": None if c.difference.interval is None else c.difference.interval.high,
+        }
+        for c in answer.comparisons
+    ]
+    return {
+        "answer": list(answer.sentences),
+        "best": None if answer.best is None else answer.best.values,
+        "comparisons": comparisons,
+        "keys": list(grid.keys),
+        "settings": [
+            {
+                "values": s.values,
+                "losses": {str(seed): loss for seed, loss in s.losses.items()},
+                "runs": {run.run_id: run.state for run in s.runs},
+            }
+            for s in grid.settings
+        ],
+        "table": {"columns": list(columns), "rows": [list(row) for row in rows]},
+        "warnings": provenance.warnings(grid),
+        "confounds": provenance.confounds(grid),
+        "missing": list(grid.missing),
+    }
+
+
+def make_report(runs: Sequence[Run], history: History, folder: Path, *, title: str) -> Report:
+    """Write the report of some runs into a folder: page, PNG, CSV.
+
+    Args:
+        runs: The runs, in any state; there may be none.
+        history: Where their curves are.
+        folder: Where to write.
+        title: Heading of the page.
+    """
+    grid = make_grid(runs)
+    curves = Curves(history)
+    answer = make_answer(grid)
+    columns, rows = summary(grid, answer, curves)
+    shown = shown_settings(grid)
+    sections = [
+        Section(
+            title="Table",
+            text=()
+            if len(shown.settings) == len(grid.settings)
+            else (f"Curves are drawn of the best {MOST_CURVES} of {len(grid.settings)} settings.",),
+            tables=(
+                Table(
+                    name="settings",
+                    columns=columns,
+                    rows=rows,
+                    caption="A row per setting: mean ± standard deviation over seeds; the last "
+                    "columns are means over attentions at the end",
+                ),
+                *(
+                    [
+                        Table(
+                            name="not_finished",
+                            columns=("setting", "seed", "state", "reason", "run"),
+                            rows=failures(grid),
+                            caption="Runs that have no result",
+                        )
+                    ]
+                    if failures(grid)
+                    else []
+                ),
+            ),
+            notes=provenance.confounds(grid),
+        ),
+        curve_section(shown, curves),
+        mechanism_section(shown, curves),
+    ]
+    gallery = pictures(shown, history, folder / "arrays")
+    if gallery:
+        captions = {
+            "maps": "The same example under each setting, first seed.",
+            "histograms": "Logits at the start and at the end over the predicted density.",
+        }
+        sections.append(
+            Section(
+                title="Attention",
+                figures=[
+                    Figure(name=f"attention_{name}", spec=spec, caption=captions[name])
+                    for name, spec in gallery.items()
+                ],
+            )
+        )
+    swept = swept_section(grid, curves)
+    if swept is not None:
+        sections.append(swept)
+    facts = provenance.table(grid)
+    sections.append(
+        Section(
+            title="Where this comes from",
+            text=provenance.warnings(grid) or ("All runs: one commit, one machine, one data set.",),
+            tables=(Table(name="provenance", columns=facts[0], rows=facts[1]),),
+        )
+    )
+    page = write_page(
+        folder, title=title, lead=[*answer.sentences], sections=[s for s in sections if s]
+    )
+    return Report(page, answer, columns, rows, _result(grid, answer, columns, rows))

@@ -1,0 +1,170 @@
+"""The parts of a report: curves, mechanism, what was swept."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from attnscale.figures import report as charts
+from attnscale.figures.page import Figure, Section, Table
+from attnscale.report import mechanism
+from attnscale.report.series import EARLY_STEPS, Curves, rows_of
+from attnscale.report.settings import LR, SCALE, Grid, short
+from attnscale.report.trained import rate_rows, trained_runs
+
+CURVES = {
+    "train/loss": ("training loss", True),
+    "val/loss": ("validation loss", True),
+    "val/accuracy": ("validation accuracy", False),
+    "val/explained_variance": ("validation explained variance", False),
+    "test/bleu": ("test BLEU", False),
+    "train/lr": ("learning rate", True),
+}
+NORMS = {
+    "grad_norm/total": "total",
+    "grad_norm/q": "q",
+    "grad_norm/k": "k",
+    "grad_norm/v": "v",
+}
+
+
+def _table(name: str, rows: Sequence[dict[str, Any]], caption: str) -> Table:
+    columns = list(rows[0]) if rows else []
+    return Table(
+        name=name,
+        columns=columns,
+        rows=[[row[column] for column in columns] for row in rows],
+        caption=caption,
+    )
+
+
+def curve_section(grid: Grid, curves: Curves) -> Section:
+    """Loss, accuracy, BLEU, rate; the first steps of the gradient norms."""
+    figures, tables = [], []
+    for metric, (title, log) in CURVES.items():
+        rows = [row for setting in grid.settings for row in rows_of(setting, metric, curves)]
+        if len({row["step"] for row in rows}) < 2:
+            continue
+        positive = log and all(float(str(row["value"])) > 0 for row in rows)
+        name = metric.replace("/", "_")
+        figures.append(
+            Figure(
+                name=name,
+                spec=charts.curve(rows, title, log=positive),
+                caption=f"{title}: mean over seeds, band from the least to the largest. Click a "
+                "name to single it out.",
+            )
+        )
+        tables.append(_table(name, rows, f"Points of {title}"))
+    early = [
+        {**row, "norm": label}
+        for metric, label in NORMS.items()
+        for setting in grid.settings
+        for row in rows_of(setting, metric, curves, until=EARLY_STEPS)
+    ]
+    if early:
+        figures.append(
+            Figure(
+                name="gradient_norms",
+                spec=charts.small_multiples(early, "norm", "gradient norm", log=True),
+                caption=f"Norms of the gradients in the first {EARLY_STEPS} steps: of everything, "
+                "and of the q, k and v projections.",
+            )
+        )
+        tables.append(_table("gradient_norms", early, "Points of the gradient norms"))
+    return Section(title="Curves", figures=figures, tables=tables)
+
+
+def mechanism_section(grid: Grid, curves: Curves) -> Section:
+    """Entropy, live rows, spread of the logits; growth over d_k."""
+    paths = mechanism.paths_of(grid)[: mechanism.MOST_PATHS]
+    if not paths:
+        return Section(
+            title="Mechanism",
+            text=("These runs recorded no statistics of their attentions.",),
+        )
+    rows = mechanism.statistic_rows(grid, curves, paths)
+    for row in rows:
+        row["panel"] = f"{row['path']}: {row['statistic']}"
+    figures = [
+        Figure(
+            name="attention_statistics",
+            spec=charts.small_multiples(rows, "panel", "", log=False, columns=3),
+            caption="Statistics of the attention in training, mean over heads and seeds.",
+        )
+    ]
+    tables = [_table("attention_statistics", rows, "Points of the figure")]
+    growth = mechanism.growth_rows(grid, curves, paths)
+    if growth:
+        ends = mechanism.growth_ends(growth)
+        figures.append(
+            Figure(
+                name="score_growth",
+                spec=charts.growth(growth),
+                caption="How the spread of the scores grows with d_k: slope of ln std over ln d_k.",
+            )
+        )
+        tables.append(
+            Table(
+                name="score_growth",
+                columns=("setting", "attention", "step", "exponent", "low", "high", "points"),
+                rows=ends,
+                caption="Growth exponent at the start and at the end, 95 % interval of the fit",
+            )
+        )
+    return Section(title="Mechanism", figures=figures, tables=tables)
+
+
+def swept_section(grid: Grid, curves: Curves) -> Section | None:
+    """Loss against what was swept: learning-rate curves, heat maps."""
+    figures, tables = [], []
+    numbers = grid.numbers()
+    for key in numbers:
+        rows = mechanism.rate_rows(grid, key)
+        if all(row["value"] is None for row in rows):
+            continue
+        positive = all(row["value"] > 0 for row in rows if row["value"] is not None)
+        name = f"loss_over_{short(key)}"
+        figures.append(
+            Figure(
+                name=name,
+                spec=charts.against(rows, short(key), log_y=positive),
+                caption=f"Best validation loss against {short(key)}; bars from the least to the "
+                "largest over seeds. Diverged runs are left out.",
+            )
+        )
+        tables.append(_table(name, rows, f"Loss over {short(key)}"))
+    if len(numbers) == 2:
+        cells = []
+        for setting in grid.settings:
+            found = setting.estimate("val/best_loss")
+            others = [f"{short(k)}={v}" for k, v in setting.values.items() if k not in numbers]
+            cells.append(
+                {
+                    "group": " ".join(others) or "all",
+                    "x": float(setting.values[numbers[0]]),
+                    "y": float(setting.values[numbers[1]]),
+                    "value": None if found is None or not setting.sound else found.mean,
+                }
+            )
+        figures.append(
+            Figure(
+                name="heat_map",
+                spec=charts.heat(cells, short(numbers[0]), short(numbers[1])),
+                caption="Best validation loss, mean over seeds; empty where a run diverged.",
+            )
+        )
+    if LR in grid.keys and SCALE in grid.keys:
+        runs = trained_runs(grid, curves)
+        columns, rates = rate_rows(runs)
+        tables.insert(
+            0,
+            Table(
+                name="learning_rates",
+                columns=columns,
+                rows=rates,
+                caption="Loss by learning rate and sensitivity: the mean loss given away over "
+                "the rates (Wortsman et al. 2023)",
+            ),
+        )
+    if not figures and not tables:
+        return None
+    return Section(title="Over what was swept", figures=figures, tables=tables)

@@ -1,0 +1,186 @@
+"""What an optimizer is given: which parameters in which group, with which numbers."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from attnscale.attention import SCALE_MODES, MultiHeadAttention, attentions
+from attnscale.model.autoencoder import AttentionAutoencoder
+from attnscale.model.layers import AttentionSettings
+from attnscale.model.transformer import Transformer
+from attnscale.task.groups import adjust, parameter_groups, rule_of
+
+D_K = 16
+C = D_K**-0.5
+LR, EPS, DECAY = 0.5, 1e-3, 0.25
+OPTIONS: dict[str, dict[str, float]] = {
+    "mup": {"base_d_k": 64.0},
+    "cosine": {"start": 10.0, "largest": 100.0},
+    "cosine_fixed": {"factor": 10.0},
+    "qk_layernorm": {"eps": 1e-6},
+    "qk_rmsnorm": {"eps": 1e-6},
+    "softcap": {"cap": 2.0},
+    "score_layernorm": {"eps": 1e-6},
+    "score_batchnorm": {"eps": 1e-5, "momentum": 0.1},
+    "nap": {"eps": 1e-3},
+    "log_n_base": {"base": 14.0},
+    "ssmax": {"start": 0.379},
+}
+
+
+def settings(scale: str) -> AttentionSettings:
+    return AttentionSettings(
+        scale=scale, options=OPTIONS.get(scale, {}), statistics={"length_p97_5": 11.0}
+    )
+
+
+def autoencoder(scale: str) -> nn.Module:
+    return AttentionAutoencoder(
+        attention=settings(scale),
+        d_model=7,
+        d_k=D_K,
+        d_v=3,
+        n_heads=2,
+        n_layers=2,
+        residual=True,
+        norm="pre",
+        feed_forward=5,
+        bias=True,
+        dropout=0.0,
+        init="torch",
+    )
+
+
+def transformer(scale: str) -> nn.Module:
+    return Transformer(
+        attention=settings(scale),
+        source_size=11,
+        target_size=13,
+        d_model=8,
+        d_k=D_K,
+        d_v=3,
+        n_heads=2,
+        n_layers=1,
+        feed_forward=5,
+        norm="pre",
+        positions="learned",
+        max_length=17,
+        tied=True,
+        scaled_embeddings=True,
+        bias=True,
+        dropout=0.0,
+        attention_dropout=None,
+        init="torch",
+    )
+
+
+@pytest.mark.parametrize("build", [autoencoder, transformer])
+@pytest.mark.parametrize("scale", SCALE_MODES)
+def test_every_parameter_is_in_one_group(scale: str, build: Any) -> None:
+    model = build(scale)
+    groups = parameter_groups(model)
+    counts = Counter(id(p) for group in groups for p in group["params"])
+    assert set(counts) == {id(p) for p in model.parameters()}
+    assert set(counts.values()) == {1}
+    torch.optim.AdamW(groups)  # which refuses a parameter that is in two groups
+
+
+@pytest.mark.parametrize("build", [autoencoder, transformer])
+@pytest.mark.parametrize("scale", SCALE_MODES)
+def test_what_a_mode_learns_is_not_decayed(scale: str, build: Any) -> None:
+    model = build(scale)
+    optimizer = torch.optim.AdamW(parameter_groups(model), lr=LR, weight_decay=DECAY)
+    free = {id(p) for attention in attentions(model).values() for p in attention.temperatures()}
+    assert bool(free) == (SCALE_MODES[scale].parameters is not None)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            assert group["weight_decay"] == (0.0 if id(parameter) in free else DECAY)
+
+
+@pytest.mark.parametrize("scale", [name for name in SCALE_MODES if name != "none_equiv"])
+def test_nothing_is_adjusted_without_factors(scale: str) -> None:
+    optimizer = torch.optim.Adam(parameter_groups(autoencoder(scale)), lr=LR, eps=EPS)
+    assert not adjust(optimizer)
+    assert {(g["lr"], g["eps"]) for g in optimizer.param_groups} == {(LR, EPS)}
+
+
+def adam(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(groups, lr=LR, eps=EPS, weight_decay=DECAY)
+
+
+def adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups, lr=LR, eps=EPS, weight_decay=DECAY)
+
+
+def adam_decoupled(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(groups, lr=LR, eps=EPS, weight_decay=DECAY, decoupled_weight_decay=True)
+
+
+def sgd(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(groups, lr=LR, momentum=0.9, weight_decay=DECAY)
+
+
+@pytest.mark.parametrize("build", [autoencoder, transformer])
+@pytest.mark.parametrize(
+    ("make", "rule", "numbers"),
+    [
+        (adam, "adam", {"lr": LR * C, "eps": EPS / C, "weight_decay": DECAY / C**2}),
+        (adamw, "adamw", {"lr": LR * C, "eps": EPS / C, "weight_decay": DECAY / C}),
+        (adam_decoupled, "adamw", {"lr": LR * C, "eps": EPS / C, "weight_decay": DECAY / C}),
+        (sgd, "sgd", {"lr": LR * C**2, "weight_decay": DECAY / C**2}),
+    ],
+)
+def test_the_control_has_its_own_numbers(
+    build: Any, make: Any, rule: str, numbers: dict[str, float]
+) -> None:
+    model = build("none_equiv")
+    optimizer = make(parameter_groups(model))
+    assert rule_of(optimizer) == rule
+    assert adjust(optimizer)
+    queries = {id(p) for attention in attentions(model).values() for p in attention.q.parameters()}
+    usual = {name: {"lr": LR, "eps": EPS, "weight_decay": DECAY}[name] for name in numbers}
+    seen = 0
+    for group in optimizer.param_groups:
+        mine = [id(p) in queries for p in group["params"]]
+        assert all(mine) or not any(mine)
+        wanted = numbers if all(mine) else usual
+        assert {name: group[name] for name in numbers} == pytest.approx(wanted, rel=1e-12)
+        seen += sum(mine)
+        # What is left is what the optimizer itself would have: it goes into checkpoints.
+        assert not any(isinstance(v, nn.Module) for v in group.values())
+    assert seen == len(queries) == 2 * len(attentions(model))
+    assert not adjust(optimizer), "the factors were applied twice"
+
+
+def test_each_attention_has_the_factors_of_its_own_size() -> None:
+    model = nn.ModuleDict(
+        {
+            str(d_k): MultiHeadAttention(
+                d_model=7, n_heads=1, d_k=d_k, d_v=3, scale="none_equiv", bias=True
+            )
+            for d_k in (4, 9)
+        }
+    )
+    optimizer = adam(parameter_groups(model))
+    adjust(optimizer)
+    rates = {id(p): g["lr"] for g in optimizer.param_groups for p in g["params"]}
+    for d_k in (4, 9):
+        for parameter in attentions(model)[str(d_k)].q.parameters():
+            assert rates[id(parameter)] == pytest.approx(LR * d_k**-0.5)
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.optim.Adagrad, torch.optim.RMSprop, torch.optim.NAdam, torch.optim.Adamax]
+)
+def test_the_control_refuses_other_optimizers(kind: Any) -> None:
+    optimizer = kind(parameter_groups(autoencoder("none_equiv")), lr=LR)
+    assert rule_of(optimizer) == kind.__name__
+    with pytest.raises(
+        ValueError,
+        match=rf"attention\.scale=none_equiv: .*'{kind.__name__}'; allowed are adam, adamw and sgd",
+    ):
+        adjust(optimizer)
+    assert not adjust(kind(parameter_groups(autoencoder("learned")), lr=LR))

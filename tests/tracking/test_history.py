@@ -1,0 +1,121 @@
+"""Reading runs back from a small store."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from attnscale.tracking.history import History
+from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
+from attnscale.tracking.store import Store, find_store, sqlite_uri
+
+GROUP = "attnscale"
+WANTED = "experiment=claim_width"
+
+
+def write(
+    store: Store,
+    tags: Mapping[str, str],
+    figures: Mapping[str, float] | None = None,
+    *,
+    name: str = "run",
+    group: str = GROUP,
+    status: str | None = FINISHED,
+) -> str:
+    # Runs are told apart by the millisecond in which they start.
+    time.sleep(0.003)
+    record = Record.start(store, experiment=group, name=name, tags=tags)
+    record.points(figures or {}, 1)
+    record.flush()
+    if status is not None:
+        record.end(status)
+    return record.run_id
+
+
+def write_sweep(
+    store: Store, name: str, overrides: str, jobs: int, status: str | None = FINISHED
+) -> list[str]:
+    write(store, {"kind": "sweep", "sweep": name, "overrides": overrides}, status=status)
+    # The last job is recorded first, as with jobs that run side by side.
+    made = [
+        write(store, {"kind": "run", "sweep": name, "job": str(job), "overrides": overrides})
+        for job in reversed(range(jobs))
+    ]
+    return made[::-1]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    folder = tmp_path_factory.mktemp("history")
+    return find_store(sqlite_uri(folder / "m.db"), folder)
+
+
+@pytest.fixture(scope="module")
+def jobs(store: Store) -> dict[str, list[str]]:
+    """Write sweeps, oldest first; return the run ids of their jobs."""
+    sweeps: list[tuple[str, str, int, str | None]] = [
+        ("older", f"{WANTED} seed=0", 2, FINISHED),
+        ("newest", f"trainer=smoke {WANTED}", 11, FINISHED),
+        ("another", "experiment=claim_width_and_more", 1, FINISHED),
+        ("elsewhere", "experiment=claim_entropy", 1, FINISHED),
+        ("failed", WANTED, 1, FAILED),
+        ("stopped", WANTED, 1, KILLED),
+        ("running", WANTED, 1, None),
+    ]
+    return {
+        name: write_sweep(store, name, overrides, count, status)
+        for name, overrides, count, status in sweeps
+    }
+
+
+def test_the_newest_finished_sweep_with_an_override(
+    store: Store, jobs: dict[str, list[str]]
+) -> None:
+    history = History(store, GROUP)
+    found = history.newest_of(WANTED)
+    # In the order of its jobs, the tenth after the ninth; the sweep's own run is none of them.
+    assert [run.run_id for run in found] == jobs["newest"]
+    assert [run.tags["job"] for run in found] == [str(job) for job in range(11)]
+    assert {run.status for run in found} == {FINISHED}
+    (only,) = history.newest_of("experiment=claim_entropy")
+    assert only.run_id == jobs["elsewhere"][0]
+    assert [run.run_id for run in history.newest_of("seed=0")] == jobs["older"]
+
+
+def test_no_sweep_is_no_error(store: Store, jobs: dict[str, list[str]]) -> None:
+    history = History(store, GROUP)
+    # Overrides are compared as wholes.
+    for override in ("experiment=claim", "claim_width", "experiment=claim_width_and", ""):
+        assert history.newest_of(override) == []
+    assert History(store, "never written").newest_of(WANTED) == []
+
+
+def test_the_newest_value_of_each_name(store: Store) -> None:
+    group, cost = "timings", "bench/step_ratio"
+    for name, kind, figures in (
+        ("sqrt", "mode_cost", {cost: 5.0}),
+        ("cosine", "mode_cost", {cost: 1.2}),
+        ("sqrt", "mode_cost", {cost: 1.0, "other": 7.0}),
+        # Newer, but of another kind, or without the metric.
+        ("sqrt", "step_time", {cost: 9.0}),
+        ("cosine", "mode_cost", {"other": 8.0}),
+        ("nap", "mode_cost", {"other": 8.0}),
+    ):
+        write(store, {"kind": kind}, figures, name=name, group=group)
+    history = History(store, group)
+    assert history.newest_values("kind", "mode_cost", cost) == {"sqrt": 1.0, "cosine": 1.2}
+    assert history.newest_values("kind", "mode_cost", "other") == {
+        "sqrt": 7.0,
+        "cosine": 8.0,
+        "nap": 8.0,
+    }
+    assert history.newest_values("kind", "step_time", cost) == {"sqrt": 9.0}
+    assert history.newest_values("kind", "nothing", cost) == {}
+    assert History(store, "never written").newest_values("kind", "mode_cost", cost) == {}
+
+
+def test_a_store_that_does_not_exist_yet_has_nothing(tmp_path: Path) -> None:
+    history = History(find_store(sqlite_uri(tmp_path / "new.db"), tmp_path), GROUP)
+    assert history.newest_of(WANTED) == []
+    assert history.newest_values("kind", "mode_cost", "x") == {}
