@@ -50,6 +50,8 @@ format: $(STAMP) ## Format and mend what can be mended
 bench: $(STAMP) ## Time a step against a textbook script and plain Lightning (a quiet machine, minutes)
 	$(BIN)/python -m benchmarks.step_time
 	$(BIN)/python -m benchmarks.translation_step
+	$(BIN)/python -m benchmarks.health_cost
+	$(BIN)/python -m benchmarks.modes
 	$(BIN)/python -m benchmarks.start_time
 	$(BIN)/python -m benchmarks.backends
 

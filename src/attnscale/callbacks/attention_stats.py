@@ -121,6 +121,11 @@ class AttentionStats(pl.Callback):
             for name in self.names
             if name != AT_VALIDATION and (softmax or STATISTICS[name].group != "weights")
         )
+        if len(attended.q) == 0:
+            # A process may have no example of a batch; it takes part in the reading back.
+            table = attended.q.new_zeros(len(names) + 1, attended.q.shape[1]).float()
+            self.kept.append((step, path, (*names, PREDICTED), table, table[0]))
+            return
         logits = attended.logits()
         sample = Sample(
             weights=normalise(logits, attended.keep) if softmax else None,

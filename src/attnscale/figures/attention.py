@@ -69,6 +69,11 @@ def _top(body: Spec, title: str) -> Spec:
     }
 
 
+def _number(value: float) -> float | None:
+    """Return a number for a specification, which as JSON has neither NaN nor infinity."""
+    return float(value) if math.isfinite(value) else None
+
+
 def spread(things: Sequence[Any], most: int) -> list[Any]:
     """Return at most ``most`` of some things, the first and last among them, evenly taken."""
     if len(things) <= most:
@@ -85,7 +90,7 @@ def _labels(tokens: Sequence[str]) -> str:
 def _panel(one: Map, head: int, *, first: bool) -> Spec:
     queries, keys = list(one.queries[:MOST_TOKENS]), list(one.keys[:MOST_TOKENS])
     values = [
-        {"q": q, "k": k, "w": round(float(one.weights[head, q, k]), 4)}
+        {"q": q, "k": k, "w": _number(round(float(one.weights[head, q, k]), 4))}
         for q in range(len(queries))
         for k in range(len(keys))
     ]
@@ -159,7 +164,8 @@ def histograms(found: Sequence[Histogram], title: str) -> Spec:
                 },
             }
         ]
-        if one.predicted:
+        known = one.predicted is not None and math.isfinite(one.predicted)
+        if one.predicted and known:
             x = np.linspace(float(one.edges[0]), float(one.edges[-1]), 81)
             density = np.exp(-0.5 * (x / one.predicted) ** 2) / (
                 one.predicted * math.sqrt(2 * math.pi)
@@ -175,10 +181,10 @@ def histograms(found: Sequence[Histogram], title: str) -> Spec:
                     },
                 }
             )
-        predicted = "" if not one.predicted else f" (line: predicted, {one.predicted:.3g})"
+        shown = f" (line: predicted, {one.predicted:.3g})" if one.predicted and known else ""
         rows.setdefault(one.path, []).append(
             {
-                "title": f"{one.path}, {one.when}{predicted}",
+                "title": f"{one.path}, {one.when}{shown}",
                 "width": 260,
                 "height": 110,
                 "layer": layers,
@@ -198,7 +204,7 @@ def entropy(history: Mapping[str, Sequence[tuple[int, Sequence[float]]]], title:
     panels = []
     for path in spread(list(history), MOST_ATTENTIONS):
         values = [
-            {"step": step, "head": str(head), "v": value}
+            {"step": step, "head": str(head), "v": _number(value)}
             for step, heads in spread(list(history[path]), MOST_POINTS)
             for head, value in enumerate(heads)
         ]

@@ -33,11 +33,11 @@ h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; padding-top: .5rem;
 p { margin: .5rem 0; max-width: 50rem; } .lead { font-size: 1.1rem; }
 .soft, figcaption, caption { color: var(--soft); font-size: .9rem; }
 figure { margin: 1rem 0; } figcaption { max-width: 50rem; }
-.chart { background: #ffffff; border: 1px solid var(--line); border-radius: 6px; padding: .5rem;
-  overflow-x: auto; }
+.chart { background: #ffffff; color: #1b1f24; color-scheme: light; border: 1px solid var(--line);
+  border-radius: 6px; padding: .5rem; overflow-x: auto; }
 .scroll { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; padding-bottom: .3rem; }
+caption { text-align: left; padding-bottom: .3rem; max-width: calc(100vw - 2rem); }
 th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align: left;
   vertical-align: top; overflow-wrap: normal; }
 td { unicode-bidi: plaintext; white-space: pre-wrap; }
@@ -50,7 +50,9 @@ th[aria-sort=descending] button::after { content: " ↓"; }
 code { background: var(--panel); padding: .1rem .3rem; border-radius: 4px; font-size: .88em; }
 details { margin: .5rem 0; } summary { cursor: pointer; color: var(--soft); }
 @media print { body { max-width: none; padding: 0; } .chart, table, figure { break-inside: avoid; }
-  h2 { break-after: avoid; } th { position: static; } details { display: none; } }
+  h2 { break-after: avoid; } th { position: static; } th button { white-space: normal; }
+  table { font-size: .65rem; } th, td { padding: .15rem .25rem; overflow-wrap: anywhere; }
+  .chart svg { max-width: 100%; height: auto; } .vega-bindings, .chart details { display: none; } }
 """
 
 SCRIPT = """
@@ -126,13 +128,13 @@ class Section:
 
 
 def shown(value: Any) -> str:
-    """Return a cell's text: numbers with four digits, nothing for None."""
+    """Return a cell's text: numbers with four digits, whole ones in full."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.0f}" if value.is_integer() and abs(value) < 1e9 else f"{value:.4g}"
     return str(value)
 
 

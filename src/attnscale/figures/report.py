@@ -8,6 +8,9 @@ from attnscale.figures.attention import SCHEMA
 Rows = Sequence[Mapping[str, Any]]
 Spec = dict[str, Any]
 
+LOG = {"type": "log", "nice": False}
+"""Up to the values, not to the next powers of ten."""
+
 AXES = {"step": "optimizer steps", "epoch": "epochs", "tokens": "tokens", "seconds": "seconds"}
 
 
@@ -26,17 +29,20 @@ def _rounded(rows: Rows) -> list[dict[str, Any]]:
 
 def _line_layers(y: Spec, *, band: bool) -> list[Spec]:
     color = {"field": "setting", "type": "nominal", "title": None}
-    x = {"field": "x", "type": "quantitative", "title": {"expr": "axisTitle"}}
+    x = {"field": "x", "type": "quantitative", "axis": {"title": {"expr": "axisTitle"}}}
+    opacity = {"condition": {"param": "shown", "value": 1}, "value": 0.08}
     layers: list[Spec] = []
     if band:
         layers.append(
             {
-                "mark": {"type": "area", "opacity": 0.18},
+                # Not opacity: the legend would take it over, and no longer hear clicks.
+                "mark": {"type": "area", "fillOpacity": 0.18},
                 "encoding": {
                     "x": x,
                     "y": {**y, "field": "low"},
                     "y2": {"field": "high"},
                     "color": color,
+                    "opacity": opacity,
                 },
             }
         )
@@ -47,7 +53,7 @@ def _line_layers(y: Spec, *, band: bool) -> list[Spec]:
                 "x": x,
                 "y": {**y, "field": "value"},
                 "color": color,
-                "opacity": {"condition": {"param": "shown", "value": 1}, "value": 0.08},
+                "opacity": opacity,
                 "tooltip": [
                     {"field": "setting", "type": "nominal"},
                     {"field": "step", "type": "quantitative"},
@@ -78,7 +84,7 @@ def curve(rows: Rows, title: str, *, log: bool) -> Spec:
     """
     kept = [row for row in rows if not log or row["low"] > 0]
     offered = [axis for axis in AXES if any(row[axis] is not None for row in kept)] or ["step"]
-    scale: Spec = {"type": "log"} if log else {"zero": False}
+    scale: Spec = LOG if log else {"zero": False}
     y: Spec = {
         "type": "quantitative",
         "title": title,
@@ -132,7 +138,7 @@ def small_multiples(rows: Rows, facet: str, y_title: str, *, log: bool, columns:
                         "field": "value",
                         "type": "quantitative",
                         "title": y_title,
-                        "scale": {"type": "log"} if log else {"zero": False},
+                        "scale": LOG if log else {"zero": False},
                         "axis": {"format": "~g", "tickCount": 5},
                     },
                     "color": {"field": "setting", "type": "nominal", "title": None},
@@ -204,10 +210,10 @@ def against(rows: Rows, x_title: str, *, log_y: bool) -> Spec:
         "field": "x",
         "type": "quantitative",
         "title": x_title,
-        "scale": {"type": "log"} if logs else {"zero": False},
+        "scale": {**LOG, "padding": 20} if logs else {"zero": False},
         "axis": {"format": "~g"},
     }
-    scale: Spec = {"type": "log"} if log_y else {"zero": False}
+    scale: Spec = LOG if log_y else {"zero": False}
     color = {"field": "group", "type": "nominal", "title": None}
     return _top(
         {

@@ -77,20 +77,22 @@ def compare_settings(grid: Grid, level: float = LEVEL) -> list[Comparison]:
     return made
 
 
-def told(comparison: Comparison, family: int) -> str:
-    """Return a comparison as a sentence without its beginning."""
+def told(comparison: Comparison, family: int, best: Setting) -> str:
+    """Return a comparison in words; they name its setting if that is not the best one."""
     d = comparison.difference
-    name = comparison.reference.label
+    subject = f"Against {comparison.reference.label}"
+    if comparison.setting is not best:
+        subject = f"{comparison.setting.label} against {comparison.reference.label}:"
     if d.interval is None:
         return (
-            f"Against {name} the difference is {d.value:+.4g}, with one seed: "
+            f"{subject} the difference is {d.value:+.4g}, with one seed: "
             "nothing can be said about chance"
         )
     low, high = number(d.interval.low), number(d.interval.high)
     many = f", corrected for {family} comparisons" if family > 1 else ""
     pairs = f"{d.n_a} and {d.n_b} runs" if d.method == "Welch t" else f"{d.n_a} seeds"
     text = (
-        f"Against {name} the difference is {d.value:+.4g} "
+        f"{subject} the difference is {d.value:+.4g} "
         f"({100 * LEVEL:.0f} % interval {low} to {high}, {d.method}, {pairs}{many})"
     )
     found = verdict(d)
@@ -107,19 +109,19 @@ def _mean(setting: Setting) -> float:
 def _troubles(grid: Grid) -> list[str]:
     made = []
     words = {
-        "diverged": "diverged and cannot be best",
-        "failed": "failed",
-        "killed": "were killed",
-        "running": "are still running",
+        "diverged": ("diverged and cannot be best",) * 2,
+        "failed": ("failed",) * 2,
+        "killed": ("was killed", "were killed"),
+        "running": ("is still running", "are still running"),
     }
     total = sum(len(setting.runs) for setting in grid.settings)
-    for state, words_for in words.items():
+    for state, (one, several) in words.items():
         hit = [(s.label, s.count(state)) for s in grid.settings if s.count(state)]
         if hit:
             where = ", ".join(f"{label} ({n})" for label, n in hit[:6])
             more = ", …" if len(hit) > 6 else ""
             n = sum(count for _, count in hit)
-            made.append(f"{n} of {total} runs {words_for}: {where}{more}.")
+            made.append(f"{n} of {total} runs {one if n == 1 else several}: {where}{more}.")
     if grid.missing:
         more = ", …" if len(grid.missing) > 6 else ""
         made.append(f"No run for {', '.join(grid.missing[:6])}{more}.")
@@ -132,14 +134,18 @@ def make_answer(grid: Grid) -> Answer:
     sound = [setting for setting in grid.settings if setting.sound]
     if not sound:
         first = "No run has finished, so there is nothing to compare yet."
-        if not any(setting.runs for setting in grid.settings):
+        if not grid.settings:
             first = "There is no run here."
+        elif any(setting.losses for setting in grid.settings):
+            first = "Every setting with a result has a diverged run too: none can be called best."
         return Answer((first, *troubles), None)
     best = min(sound, key=_mean)
     seeds = len(best.losses)
     counted = "one seed" if seeds == 1 else f"{seeds} seeds"
     if len(sound) == 1:
-        text = f"Only {best.label} has results: best validation loss {number(_mean(best))} "
+        others = sum(1 for setting in grid.settings if setting.losses) > 1
+        what = "results and no diverged run" if others else "results"
+        text = f"Only {best.label} has {what}: best validation loss {number(_mean(best))} "
         return Answer((f"{text}({counted}).", *troubles), best)
     comparisons = compare_settings(grid)
     headline = next((c for c in comparisons if c.setting is best), None)
@@ -153,7 +159,8 @@ def make_answer(grid: Grid) -> Answer:
     if headline is None:
         headline = _second_best(best, sound, comparisons)
     if headline is not None:
-        sentences.append(f"{told(headline, family if headline in comparisons else 1)}.")
+        counted = family if headline in comparisons else 1
+        sentences.append(f"{told(headline, counted, best)}.")
     clear = [c for c in comparisons if c.difference.better is not None and c is not headline]
     if clear:
         listed = "; ".join(
@@ -177,7 +184,7 @@ def _second_best(
 ) -> Comparison | None:
     """Return the best setting's comparison with the nearest rival, where it is its own reference.
 
-    A rival that was compared with it already keeps that comparison, turned around in words only.
+    A rival that was compared with it already keeps that comparison.
     """
     rivals = [c for c in comparisons if c.reference is best]
     if rivals:

@@ -116,7 +116,7 @@ Initial deviation: standard deviation of the logits within rows, untrained pre-n
 d_k = 64, PyTorch's initialisation, 95 % interval over seeds (`python -m src.theory`). Step ÷ sqrt:
 time of a training step against `sqrt`, alternating, medians (`python -m benchmarks.modes`). Loss,
 BLEU and ms per step: `python -m src.train -m experiment=scale_modes` (the bundled corpus, one seed,
-one thread; this ms/step includes validation and other work on the machine).
+four epochs, one thread; this ms/step includes validation and other work on the machine).
 
 {markdown_table(columns, measured)}
 

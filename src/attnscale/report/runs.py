@@ -49,6 +49,7 @@ class Run:
         seed: ``seed``, or -1 if it was not recorded.
         parameters: Configuration, dotted key to text.
         metrics: Last values, finite ones only.
+        recorded: Names of all metrics, also of those whose last value is not finite.
         tags: Tag name to text.
     """
 
@@ -59,6 +60,7 @@ class Run:
     seed: int
     parameters: dict[str, str]
     metrics: dict[str, float]
+    recorded: frozenset[str] = field(repr=False)
     tags: dict[str, str] = field(repr=False)
 
     def value(self, metric: str) -> float | None:
@@ -107,6 +109,7 @@ def as_run(recorded: RecordedRun) -> Run:
         seed=int(seed) if seed.lstrip("-").isdigit() else -1,
         parameters={key: plain_text(value) for key, value in recorded.parameters.items()},
         metrics={key: value for key, value in recorded.metrics.items() if finite(value)},
+        recorded=frozenset(recorded.metrics),
         tags=tags,
     )
 

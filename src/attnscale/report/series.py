@@ -43,7 +43,7 @@ class Curves:
         """Return a run's whole curve of a metric; empty if it has none."""
         key = (run.run_id, metric)
         if key not in self.read:
-            points = [] if metric not in run.metrics else self.history.points(run.run_id, metric)
+            points = [] if metric not in run.recorded else self.history.points(run.run_id, metric)
             start = points[0][2] if points else 0
             self.read[key] = [
                 Point(step, value, (at - start) / 1000)

@@ -5,6 +5,7 @@ together with others is left out of the name and listed as a confound.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ FIRST = (SCALE, "model._target_", D_K, LR)
 NOISE = ("seed", "folder", "checkpoint", "threads", "allocator", "data.seed")
 NOISE_PREFIXES = ("tracking.", "tags.", "callbacks.", "trainer.default_root_dir", "trainer.logger")
 MISSING = "–"
+MOST_CELLS = 10_000
+"""Combinations of values of which the missing ones are listed."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,8 @@ class Setting:
 
     def by_seed(self, metric: str) -> dict[int, float]:
         """Return seed -> a metric of the runs that finished."""
-        found = {run.seed: run.value(metric) for run in self.runs}
-        return {seed: value for seed, value in found.items() if value is not None}
+        found = ((run.seed, run.value(metric)) for run in self.runs)
+        return {seed: value for seed, value in found if value is not None}
 
     def estimate(self, metric: str) -> Estimate | None:
         """Return mean and spread of a metric over the runs that finished, or None."""
@@ -71,7 +74,7 @@ class Grid:
         keys: Parameters that name a setting.
         settings: The settings, in the order of their values.
         together: Key -> other parameters that change whenever it does.
-        missing: Labels of combinations of values that no run has.
+        missing: Labels of combinations of values that no run has; none if there are too many.
     """
 
     keys: tuple[str, ...]
@@ -96,12 +99,11 @@ def short(key: str) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number."""
+    """Whether a text is a finite number."""
     try:
-        float(text)
+        return math.isfinite(float(text))
     except ValueError:
         return False
-    return True
 
 
 def _noise(key: str) -> bool:
@@ -163,9 +165,11 @@ def make_grid(runs: Sequence[Run]) -> Grid:
     settings.sort(key=lambda setting: tuple(map(_order, setting.values.values())))
     present = {tuple(setting.values.values()) for setting in settings}
     axes = [sorted({setting.values[key] for setting in settings}, key=_order) for key in keys]
+    # Runs that were never meant as a grid can have more cells than could be counted.
+    a_grid = bool(keys) and math.prod(map(len, axes)) <= MOST_CELLS
     missing = [
         " ".join(f"{short(key)}={value}" for key, value in zip(keys, cell, strict=True))
-        for cell in itertools.product(*axes)
-        if keys and cell not in present
+        for cell in (itertools.product(*axes) if a_grid else ())
+        if cell not in present
     ]
     return Grid(tuple(keys), tuple(settings), together, tuple(missing))

@@ -59,7 +59,11 @@ class QKClip:
         logits = attended.logits()
         if attended.keep is not None:
             logits = logits.masked_fill(~attended.keep, -torch.inf)
-        found = logits.amax(dim=(0, 2, 3))
+        if len(logits) == 0:
+            # A process may have no example of a batch; it takes part in the reduction.
+            found = logits.new_full(logits.shape[1:2], -torch.inf)
+        else:
+            found = logits.amax(dim=(0, 2, 3))
         before = self.largest.get(path)
         self.largest[path] = found if before is None else torch.maximum(before, found)
 

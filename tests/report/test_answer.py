@@ -1,0 +1,247 @@
+"""The sentences of a report, against SciPy's own tests of the planted numbers."""
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from attnscale.report.answer import compare_settings, make_answer
+from attnscale.report.settings import make_grid
+from attnscale.report.statistics import verdict
+
+SQRT = (0.50, 0.52, 0.47, 0.51, 0.49)
+NOISE = (0.03, -0.02, 0.01, -0.01, -0.015)
+
+
+def shifted(by: float) -> tuple[float, ...]:
+    return tuple(a + by + e for a, e in zip(SQRT, NOISE, strict=True))
+
+
+def words(answer: Any) -> str:
+    return "\n".join(answer.sentences)
+
+
+@pytest.mark.parametrize(
+    ("by", "word"),
+    [
+        (-0.10, "better than chance explains"),
+        (-0.02, "within noise"),
+        (0.02, "within noise"),
+        (0.10, "worse than chance explains"),
+    ],
+)
+def test_two_settings_with_the_same_seeds(plant: Any, by: float, word: str) -> None:
+    none = shifted(by)
+    answer = make_answer(make_grid(plant.runs({"scale=sqrt": SQRT, "scale=none": none})))
+    lower = "none" if by < 0 else "sqrt"
+    best = none if by < 0 else SQRT
+    mean, spread = float(np.mean(best)), float(np.std(best, ddof=1))
+    assert answer.sentences[0] == (
+        f"Lowest mean of the best validation loss: scale={lower}, {mean:.4g} ± {spread:.2g} "
+        "(5 seeds)."
+    )
+    # Whichever is best, the sentence says which setting the difference is of.
+    test = stats.ttest_rel(none, SQRT)
+    low, high = test.confidence_interval(0.95)
+    subject = "Against scale=sqrt" if by < 0 else "scale=none against scale=sqrt:"
+    assert answer.sentences[1] == (
+        f"{subject} the difference is {np.mean(none) - np.mean(SQRT):+.4g} "
+        f"(95 % interval {low:.4g} to {high:.4g}, paired t, 5 seeds): {word}."
+    )
+    assert (test.pvalue < 0.05) == (word != "within noise")
+    assert len(answer.sentences) == 2
+    (only,) = answer.comparisons
+    assert only.difference.p_value == pytest.approx(test.pvalue)
+    assert answer.headline is only
+
+
+def test_other_seeds_are_compared_by_welch(plant: Any) -> None:
+    none = {10: 0.21, 11: 0.32, 12: 0.25}
+    answer = make_answer(make_grid(plant.runs({"scale=sqrt": SQRT, "scale=none": none})))
+    test = stats.ttest_ind(list(none.values()), SQRT, equal_var=False)
+    low, high = test.confidence_interval(0.95)
+    value = np.mean(list(none.values())) - np.mean(SQRT)
+    assert answer.sentences[1] == (
+        f"Against scale=sqrt the difference is {value:+.4g} (95 % interval {low:.4g} to "
+        f"{high:.4g}, Welch t, 3 and 5 runs): better than chance explains."
+    )
+
+
+def test_several_settings_are_one_family(plant: Any) -> None:
+    losses = {
+        "scale=sqrt": SQRT,
+        "scale=none": shifted(-0.2),
+        # Beyond 95 % alone, within noise of three comparisons.
+        "scale=cosine": shifted(0.03),
+        "scale=softcap": shifted(0.2),
+    }
+    answer = make_answer(make_grid(plant.runs(losses)))
+    tests = {name: stats.ttest_rel(values, SQRT) for name, values in losses.items()}
+    assert tests["scale=cosine"].pvalue < 0.05 < 3 * tests["scale=cosine"].pvalue
+    for comparison in answer.comparisons:
+        expected = tests[comparison.setting.label].confidence_interval(1 - 0.05 / 3)
+        interval = comparison.difference.interval
+        assert interval is not None
+        assert (interval.low, interval.high) == pytest.approx(tuple(expected))
+    low, high = tests["scale=none"].confidence_interval(1 - 0.05 / 3)
+    assert (
+        f"(95 % interval {low:.4g} to {high:.4g}, paired t, 5 seeds, corrected for 3 comparisons)"
+        ": better than chance explains."
+    ) in answer.sentences[1]
+    assert answer.sentences[2:] == (
+        "Also beyond noise, each against its own sqrt: scale=softcap worse (+0.199).",
+        "Within noise of their own sqrt: scale=cosine.",
+    )
+    adjusted = {c.setting.label: c.difference.p_adjusted for c in answer.comparisons}
+    assert adjusted["scale=cosine"] == pytest.approx(tests["scale=cosine"].pvalue)
+
+
+def test_each_setting_has_the_sqrt_of_its_own_size(plant: Any) -> None:
+    losses = {
+        "scale=sqrt d_k=8": (0.5, 0.6),
+        "scale=none d_k=8": (0.4, 0.5),
+        "scale=sqrt d_k=64": (0.8, 0.9),
+        "scale=none d_k=64": (0.9, 1.1),
+        "scale=none d_k=512": (0.3, 0.4),
+    }
+    made = compare_settings(make_grid(plant.runs(losses)))
+    assert {c.setting.label: c.reference.label for c in made} == {
+        "scale=none d_k=8": "scale=sqrt d_k=8",
+        "scale=none d_k=64": "scale=sqrt d_k=64",
+    }
+    values = {c.setting.values["model.d_k"]: c.difference.value for c in made}
+    assert values == pytest.approx({"8": -0.1, "64": 0.15})
+
+
+def test_without_sqrt_the_best_is_compared_with_the_next(plant: Any) -> None:
+    losses = {"lr=0.1": shifted(0.5), "lr=0.01": SQRT, "lr=0.001": shifted(0.1)}
+    answer = make_answer(make_grid(plant.runs(losses)))
+    test = stats.ttest_rel(SQRT, losses["lr=0.001"])
+    low, high = test.confidence_interval(0.95)
+    assert answer.comparisons == ()
+    assert answer.best is not None
+    assert answer.best.label == "lr=0.01"
+    assert f"Against lr=0.001 the difference is {-0.099:+.4g} " in words(answer)
+    assert f"(95 % interval {low:.4g} to {high:.4g}, paired t, 5 seeds): better" in words(answer)
+
+
+def test_one_seed_is_said_and_has_no_interval(plant: Any) -> None:
+    answer = make_answer(make_grid(plant.runs({"scale=sqrt": (0.5,), "scale=none": (0.375,)})))
+    assert answer.sentences == (
+        "Lowest mean of the best validation loss: scale=none, 0.375 (one seed).",
+        "Against scale=sqrt the difference is -0.125, with one seed: "
+        "nothing can be said about chance.",
+    )
+    (only,) = answer.comparisons
+    assert verdict(only.difference) == "one seed"
+    assert not re.search("±|interval|noise|better|worse", words(answer))
+
+
+def test_one_seed_on_one_side_does_not_count_in_the_family(plant: Any) -> None:
+    losses = {"scale=sqrt": SQRT, "scale=none": shifted(-0.1), "scale=cosine": (0.2,)}
+    answer = make_answer(make_grid(plant.runs(losses)))
+    by_label = {c.setting.label: c.difference for c in answer.comparisons}
+    assert by_label["scale=cosine"].interval is None
+    assert by_label["scale=none"].interval is not None
+    assert by_label["scale=none"].interval.level == pytest.approx(0.95)
+    assert "nothing can be said about chance" in answer.sentences[1]
+    assert "scale=none better" in words(answer)
+
+
+def test_a_setting_that_diverged_once_is_never_best_nor_compared(plant: Any) -> None:
+    runs = [
+        *plant.runs({"scale=sqrt": SQRT, "scale=none": (0.01, 0.02, 0.01, 0.02)}),
+        plant.run("scale=none", 4, None, state="diverged"),
+    ]
+    answer = make_answer(make_grid(runs))
+    assert answer.best is not None
+    assert answer.best.label == "scale=sqrt"
+    assert answer.comparisons == ()
+    assert answer.sentences == (
+        "Only scale=sqrt has results and no diverged run: best validation loss 0.498 (5 seeds).",
+        "1 of 10 runs diverged and cannot be best: scale=none (1).",
+    )
+    # Where no setting is free of them, that is not the same as nothing to show.
+    runs.append(plant.run("scale=sqrt", 6, None, state="diverged"))
+    answer = make_answer(make_grid(runs))
+    assert answer.best is None
+    assert answer.sentences == (
+        "Every setting with a result has a diverged run too: none can be called best.",
+        "2 of 11 runs diverged and cannot be best: scale=none (1), scale=sqrt (1).",
+    )
+
+
+def test_what_has_no_result_is_named(plant: Any) -> None:
+    runs = [
+        *plant.runs({"scale=sqrt d_k=8": SQRT, "scale=none d_k=8": shifted(0.1)}),
+        plant.run("scale=sqrt d_k=64", 0, None, state="failed"),
+        plant.run("scale=sqrt d_k=64", 1, None, state="failed"),
+        plant.run("scale=none d_k=8", 7, 0.0, state="killed"),
+        plant.run("scale=sqrt d_k=8", 8, 0.0, state="running"),
+    ]
+    answer = make_answer(make_grid(runs))
+    assert answer.sentences[2:] == (
+        "2 of 14 runs failed: scale=sqrt d_k=64 (2).",
+        "1 of 14 runs was killed: scale=none d_k=8 (1).",
+        "1 of 14 runs is still running: scale=sqrt d_k=8 (1).",
+        "No run for scale=none d_k=64.",
+    )
+    # Their losses so far count nowhere.
+    assert answer.sentences[0].endswith("(5 seeds).")
+
+
+@pytest.mark.parametrize("state", ["diverged", "failed", "killed", "running"])
+def test_no_result_at_all(plant: Any, state: str) -> None:
+    runs = [plant.run(f"scale={s}", loss=None, state=state) for s in ("sqrt", "none")]
+    answer = make_answer(make_grid(runs))
+    assert answer.best is None
+    assert answer.headline is None
+    assert answer.sentences[0] == "No run has finished, so there is nothing to compare yet."
+    assert answer.sentences[1].startswith("2 of 2 runs ")
+    assert "scale=none (1), scale=sqrt (1)" in answer.sentences[1]
+
+
+def test_no_runs() -> None:
+    answer = make_answer(make_grid([]))
+    assert (answer.best, answer.sentences) == (None, ("There is no run here.",))
+
+
+def test_half_a_sweep(plant: Any) -> None:
+    runs = [
+        *plant.runs({"scale=sqrt": (0.5, 0.7)}),
+        plant.run("scale=none", 0, None, state="running"),
+    ]
+    answer = make_answer(make_grid(runs))
+    assert answer.sentences == (
+        "Only scale=sqrt has results: best validation loss 0.6 (2 seeds).",
+        "1 of 3 runs is still running: scale=none (1).",
+    )
+    assert answer.best is not None
+
+
+def test_long_lists_are_cut(plant: Any) -> None:
+    runs = [plant.run(f"d_k={size}", loss=None, state="failed") for size in range(9)]
+    (_, line) = make_answer(make_grid(runs)).sentences
+    assert line.startswith("9 of 9 runs failed: d_k=0 (1), ")
+    assert line.endswith("d_k=5 (1), ….")
+
+
+def test_noise_is_seldom_called_a_finding(plant: Any) -> None:
+    # Four settings against sqrt, none of them different, five seeds: 1,000 studies.
+    draws, found, alone = 1000, 0, 0
+    rng = np.random.default_rng(20)
+    names = ("sqrt", "none", "cosine", "softcap", "qknorm")
+    for _ in range(draws):
+        losses = {f"scale={n}": rng.normal(0.5, 0.02, 5).tolist() for n in names}
+        differences = [c.difference for c in compare_settings(make_grid(plant.runs(losses)))]
+        assert len(differences) == 4
+        found += any(verdict(d) != "within noise" for d in differences)
+        alone += any(d.p_value is not None and d.p_value < 0.05 for d in differences)
+    error = math.sqrt(0.05 * 0.95 / draws)
+    assert found / draws < 0.05 + 2 * error, f"{found} of {draws} null studies have a finding"
+    # Without the correction it would be two or three times as many; and it is not silence.
+    assert alone / draws > 0.10, f"{alone} of {draws} uncorrected"
+    assert found > 10
