@@ -51,7 +51,7 @@ code { background: var(--panel); padding: .1rem .3rem; border-radius: 4px; font-
 details { margin: .5rem 0; } summary { cursor: pointer; color: var(--soft); }
 @media print { body { max-width: none; padding: 0; } .chart, table, figure { break-inside: avoid; }
   h2 { break-after: avoid; } th { position: static; } th button { white-space: normal; }
-  table { font-size: .65rem; } th, td { padding: .15rem .25rem; overflow-wrap: anywhere; }
+  table { font-size: .55rem; } th, td { padding: .15rem .25rem; }
   .chart svg { max-width: 100%; height: auto; } .vega-bindings, .chart details { display: none; } }
 """
 
@@ -128,7 +128,7 @@ class Section:
 
 
 def shown(value: Any) -> str:
-    """Return a cell's text: numbers with four digits, whole ones in full."""
+    """Return a cell's text: numbers with four digits or whole, nothing for None."""
     if value is None:
         return ""
     if isinstance(value, bool):

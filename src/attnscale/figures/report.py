@@ -8,8 +8,17 @@ from attnscale.figures.attention import SCHEMA
 Rows = Sequence[Mapping[str, Any]]
 Spec = dict[str, Any]
 
-LOG = {"type": "log", "nice": False}
+LOG: Spec = {"type": "log", "nice": False}
 """Up to the values, not to the next powers of ten."""
+
+FOUND: Spec = {"type": "point", "filled": True, "size": 90, "opacity": 0}
+"""What the mouse finds of a line; a line itself would show the values of its first point."""
+
+TOOLTIP = (
+    {"field": "setting", "type": "nominal"},
+    {"field": "step", "type": "quantitative"},
+    {"field": "value", "type": "quantitative", "format": ".4g"},
+)
 
 AXES = {"step": "optimizer steps", "epoch": "epochs", "tokens": "tokens", "seconds": "seconds"}
 
@@ -30,19 +39,18 @@ def _rounded(rows: Rows) -> list[dict[str, Any]]:
 def _line_layers(y: Spec, *, band: bool) -> list[Spec]:
     color = {"field": "setting", "type": "nominal", "title": None}
     x = {"field": "x", "type": "quantitative", "axis": {"title": {"expr": "axisTitle"}}}
-    opacity = {"condition": {"param": "shown", "value": 1}, "value": 0.08}
     layers: list[Spec] = []
     if band:
         layers.append(
             {
-                # Not opacity: the legend would take it over, and no longer hear clicks.
-                "mark": {"type": "area", "fillOpacity": 0.18},
+                "mark": "area",
                 "encoding": {
                     "x": x,
                     "y": {**y, "field": "low"},
                     "y2": {"field": "high"},
                     "color": color,
-                    "opacity": opacity,
+                    # Not opacity: the legend would take it over, and no longer hear clicks.
+                    "fillOpacity": {"condition": {"param": "shown", "value": 0.18}, "value": 0.02},
                 },
             }
         )
@@ -53,13 +61,7 @@ def _line_layers(y: Spec, *, band: bool) -> list[Spec]:
                 "x": x,
                 "y": {**y, "field": "value"},
                 "color": color,
-                "opacity": opacity,
-                "tooltip": [
-                    {"field": "setting", "type": "nominal"},
-                    {"field": "step", "type": "quantitative"},
-                    {"field": "value", "type": "quantitative", "format": ".4g"},
-                    {"field": "n", "type": "quantitative", "title": "seeds"},
-                ],
+                "opacity": {"condition": {"param": "shown", "value": 1}, "value": 0.08},
             },
             "params": [
                 {
@@ -69,6 +71,10 @@ def _line_layers(y: Spec, *, band: bool) -> list[Spec]:
                 }
             ],
         }
+    )
+    tooltip = [*TOOLTIP, {"field": "n", "type": "quantitative", "title": "seeds"}]
+    layers.append(
+        {"mark": FOUND, "encoding": {"x": x, "y": {**y, "field": "value"}, "tooltip": tooltip}}
     )
     return layers
 
@@ -131,7 +137,6 @@ def small_multiples(rows: Rows, facet: str, y_title: str, *, log: bool, columns:
                 "data": {"values": _rounded(mine)},
                 "width": 300,
                 "height": 180,
-                "mark": {"type": "line", "strokeWidth": 1.5, "clip": True},
                 "encoding": {
                     "x": {"field": "step", "type": "quantitative", "title": AXES["step"]},
                     "y": {
@@ -141,13 +146,16 @@ def small_multiples(rows: Rows, facet: str, y_title: str, *, log: bool, columns:
                         "scale": LOG if log else {"zero": False},
                         "axis": {"format": "~g", "tickCount": 5},
                     },
-                    "color": {"field": "setting", "type": "nominal", "title": None},
-                    "tooltip": [
-                        {"field": "setting", "type": "nominal"},
-                        {"field": "step", "type": "quantitative"},
-                        {"field": "value", "type": "quantitative", "format": ".4g"},
-                    ],
                 },
+                "layer": [
+                    {
+                        "mark": {"type": "line", "strokeWidth": 1.5, "clip": True},
+                        "encoding": {
+                            "color": {"field": "setting", "type": "nominal", "title": None}
+                        },
+                    },
+                    {"mark": FOUND, "encoding": {"tooltip": TOOLTIP}},
+                ],
             }
         )
     return _top({"concat": panels, "columns": columns})

@@ -159,8 +159,8 @@ def make_answer(grid: Grid) -> Answer:
     if headline is None:
         headline = _second_best(best, sound, comparisons)
     if headline is not None:
-        counted = family if headline in comparisons else 1
-        sentences.append(f"{told(headline, counted, best)}.")
+        compared = family if headline in comparisons else 1
+        sentences.append(f"{told(headline, compared, best)}.")
     clear = [c for c in comparisons if c.difference.better is not None and c is not headline]
     if clear:
         listed = "; ".join(

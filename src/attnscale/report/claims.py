@@ -55,7 +55,10 @@ def convergence(results: Results) -> Judgement:
                 parts.append(f"d_k={d_k}: no rate without a diverged run")
                 continue
             converged = [
-                run.loss is not None and run.loss < HALVED * run.start_loss for run in best.runs
+                run.loss is not None
+                and math.isfinite(run.start_loss)
+                and run.loss < HALVED * run.start_loss
+                for run in best.runs
             ]
             findings.append(FAILS if all(converged) else DEPENDS if any(converged) else HOLDS)
             against = (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscale.figures.page import Figure, Section, Table, write_page
-from attnscale.report import provenance
+from attnscale.report import provenance, translations
 from attnscale.report.answer import Answer, make_answer
 from attnscale.report.gallery import pictures
 from attnscale.report.runs import Run
@@ -145,6 +145,9 @@ def make_report(runs: Sequence[Run], history: History, folder: Path, *, title: s
                 ],
             )
         )
+    translated = translations.section(answer.comparisons, history, folder / "arrays")
+    if translated is not None:
+        sections.append(translated)
     swept = swept_section(grid, curves)
     if swept is not None:
         sections.append(swept)

@@ -51,9 +51,9 @@ def attention_mean(setting: Setting, statistic: str) -> float | None:
 
 
 def common_loss(grid: Grid) -> float | None:
-    """Return the loss that every sound setting reaches on average: the worst of their means."""
-    means = [e.mean for s in grid.settings if s.sound and (e := s.estimate(OBJECTIVE)) is not None]
-    return max(means) if len(means) > 1 else None
+    """Return the loss that every run of every sound setting reaches: the worst of their best."""
+    sound = [setting for setting in grid.settings if setting.sound]
+    return max(loss for s in sound for loss in s.losses.values()) if len(sound) > 1 else None
 
 
 def _reached(setting: Setting, curves: Curves, target: float | None) -> tuple[Any, Any]:
