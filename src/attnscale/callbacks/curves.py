@@ -110,7 +110,13 @@ class Curves(pl.Callback):
         if together and module.trainer.world_size > 1:
             table[:, 0] = module.all_gather(table[:, 0].contiguous()).mean(dim=0)  # type: ignore[union-attr]
         wide = table.double().cpu()
-        norms = (wide[:, 1:].square() @ self.members).sqrt().tolist()
+        squares = wide[:, 1:].square()
+        summed = squares @ self.members
+        if not bool(squares.isfinite().all()):
+            # 0 · ∞ is NaN: a group would look broken by a parameter that is not its own.
+            own = [squares[:, member > 0].sum(dim=1) for member in self.members.T]
+            summed = torch.stack(own, dim=1)
+        norms = summed.sqrt().tolist()
         losses = wide[:, 0].tolist()
         limit = module.stepping.clip_value
         clips = bool(limit) and module.stepping.clip_algorithm != "value"

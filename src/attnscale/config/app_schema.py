@@ -63,6 +63,7 @@ class ReportConfig:
     sweep: str = MISSING
     runs: list[str] = MISSING
     filter: str | None = MISSING
+    points: int = MISSING
     folder: str = MISSING
 
 

@@ -12,7 +12,7 @@ from attnscale.report.answer import Answer, make_answer
 from attnscale.report.gallery import pictures
 from attnscale.report.runs import Run
 from attnscale.report.sections import curve_section, mechanism_section, swept_section
-from attnscale.report.series import Curves
+from attnscale.report.series import MOST_POINTS, Curves
 from attnscale.report.settings import Grid, make_grid
 from attnscale.report.summary import failures, summary
 from attnscale.tracking.history import History
@@ -84,7 +84,9 @@ def _result(grid: Grid, answer: Answer, columns: Sequence[str], rows: Any) -> di
     }
 
 
-def make_report(runs: Sequence[Run], history: History, folder: Path, *, title: str) -> Report:
+def make_report(
+    runs: Sequence[Run], history: History, folder: Path, *, title: str, points: int = MOST_POINTS
+) -> Report:
     """Write the report of some runs into a folder: page, PNG, CSV.
 
     Args:
@@ -92,9 +94,10 @@ def make_report(runs: Sequence[Run], history: History, folder: Path, *, title: s
         history: Where their curves are.
         folder: Where to write.
         title: Heading of the page.
+        points: Most points of a drawn curve.
     """
     grid = make_grid(runs)
-    curves = Curves(history)
+    curves = Curves(history, points)
     answer = make_answer(grid)
     columns, rows = summary(grid, answer, curves)
     shown = shown_settings(grid)

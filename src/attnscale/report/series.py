@@ -34,9 +34,14 @@ Curve = list[Point]
 class Curves:
     """Reads curves once each, thinned."""
 
-    def __init__(self, history: History) -> None:
-        """Read from a store."""
-        self.history = history
+    def __init__(self, history: History, most: int = MOST_POINTS) -> None:
+        """Read from a store.
+
+        Args:
+            history: The store.
+            most: Points of a drawn curve.
+        """
+        self.history, self.most = history, most
         self.read: dict[tuple[str, str], Curve] = {}
 
     def of(self, run: Run, metric: str) -> Curve:
@@ -81,7 +86,7 @@ def rows_of(
     runs = [run for run in setting.runs if run.state in ("finished", "running", "diverged")]
     found = [curves.of(run, metric) for run in runs]
     found = [[point for point in curve if until is None or point.step <= until] for curve in found]
-    steps = grid_of([curve for curve in found if curve])
+    steps = grid_of([curve for curve in found if curve], curves.most)
     tables = [{point.step: point for point in curve} for curve in found if curve]
     first = runs[0] if runs else None
     per_epoch = None if first is None else first.metrics.get(STEPS_PER_EPOCH)

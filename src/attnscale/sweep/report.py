@@ -64,7 +64,8 @@ def write(store: Store, asked: Any, folder: Path, *, title: str, runs: Any = Non
     from attnscale.report.runs import find_runs
 
     found = find_runs(store, asked) if runs is None else runs
-    report = make_report(found, History(store, asked.experiment), folder, title=title)
+    more = {} if points is None else {"points": points}
+    report = make_report(found, History(store, asked.experiment), folder, title=title, **more)
     (folder / RESULT_FILE).write_text(
         json.dumps(_valid(report.result), indent=1, ensure_ascii=False), encoding="utf-8"
     )
@@ -107,7 +108,10 @@ def run_report(config: DictConfig) -> None:
     runs = find_runs(store, asked)
     sweeps = sorted({run.sweep for run in runs if run.sweep})
     title = f"Report: {', '.join(sweeps[:3]) or 'runs'}"
-    report = write(store, asked, Path(made["folder"]) / "report", title=title, runs=runs)
+    if made["points"] < 2:
+        raise ValueError(f"points={made['points']}: must be at least 2")
+    folder = Path(made["folder"]) / "report"
+    report = write(store, asked, folder, title=title, runs=runs, points=made["points"])
     tell(report, say)
     if len(sweeps) == 1 and asked.filter is None and not asked.runs:
         parent = History(store, experiment).parent(sweeps[0])
