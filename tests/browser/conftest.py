@@ -50,6 +50,13 @@ class Browser:
     def one(self, selector: str) -> WebElement:
         return self.driver.find_element("css selector", selector)
 
+    def texts(self, selector: str) -> list[str]:
+        """Return the texts of all elements, in view or not."""
+        found: list[str] = self.script(
+            "return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector
+        )
+        return found
+
     def wait(self, condition: Any, message: str, patience: float = PATIENCE) -> Any:
         return WebDriverWait(self.driver, patience, poll_frequency=0.1).until(
             lambda _: condition(), message
@@ -63,10 +70,10 @@ class Browser:
         self.hover(element)
         ActionChains(self.driver, duration=50).click().perform()
 
-    def problems(self) -> list[str]:
-        """Return what the console holds of errors and warnings since the last look."""
+    def problems(self, *levels: str) -> list[str]:
+        """Return what the console holds of errors, or of some levels, since the last look."""
         entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
-        return [e["message"] for e in entries if e["level"] in ("SEVERE", "WARNING")]
+        return [e["message"] for e in entries if e["level"] in (levels or ("SEVERE",))]
 
     def size(self, width: int, height: int = 900) -> None:
         """Set the width of the page in CSS pixels; a window itself has a least width."""
@@ -91,7 +98,8 @@ class Browser:
             """
             const marks = "g.role-mark path, g.role-mark rect, g.role-mark text";
             return [...document.querySelectorAll(".chart > div")].filter(place => {
-              const drawn = [...place.querySelectorAll(marks)];
+              const drawn = [...place.querySelectorAll(marks)]
+                .filter(m => m.getAttribute("opacity") !== "0");
               const sized = drawn.filter(m => { const box = m.getBoundingClientRect();
                 return box.width > 0 || box.height > 0; });
               const wrong = drawn.some(m => /NaN|Infinity/.test(m.outerHTML));
@@ -102,7 +110,7 @@ class Browser:
         return found
 
     def _command(self, name: str, values: dict[str, Any]) -> Any:
-        return self.driver.execute_cdp_cmd(name, values)  # type: ignore[no-untyped-call]
+        return self.driver.execute_cdp_cmd(name, values)
 
 
 def _programs() -> list[str]:
@@ -111,7 +119,9 @@ def _programs() -> list[str]:
     if missing:
         reason = f"{' and '.join(missing)} missing: apt-get install chromium chromium-driver"
         # Where nobody looks, a test that did not run must not pass for one that did.
-        (pytest.fail if "CI" in os.environ else pytest.skip)(reason, pytrace=False)
+        if "CI" in os.environ:
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
     return [str(path) for path in found.values()]
 
 

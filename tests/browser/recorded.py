@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,17 +43,15 @@ def _arrays(folder: Path, step: int) -> Path:
     weights = generator.dirichlet(np.ones(5), size=(1, 2, 4)).astype(np.float16)
     counts, edges = np.histogram(generator.normal(0, 1.5, 2000), 41, range=(-6, 6))
     path = folder / f"step_{step:07d}.npz"
-    np.savez_compressed(
-        path,
-        **{
-            f"weights/{PATH}": weights,
-            f"counts/{PATH}": counts,
-            f"edges/{PATH}": edges.astype(np.float32),
-            f"predicted/{PATH}": np.float32(1.5),
-            f"queries/{PATH}": np.array(json.dumps([["ein", "Hund", HOSTILE, "."]])),
-            f"keys/{PATH}": np.array(json.dumps([["a", "dog", "&amp;", "runs", HOSTILE]])),
-        },
-    )
+    arrays: dict[str, Any] = {
+        f"weights/{PATH}": weights,
+        f"counts/{PATH}": counts,
+        f"edges/{PATH}": edges.astype(np.float32),
+        f"predicted/{PATH}": np.float32(1.5),
+        f"queries/{PATH}": np.array(json.dumps([["ein", "Hund", HOSTILE, "."]])),
+        f"keys/{PATH}": np.array(json.dumps([["a", "dog", "&amp;", "runs", HOSTILE]])),
+    }
+    np.savez_compressed(path, **arrays)
     return path
 
 

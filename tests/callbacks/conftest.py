@@ -103,7 +103,7 @@ Fit = Callable[..., Fitted]
 @pytest.fixture
 def fit(tmp_path: Path) -> Fit:
     """Return a function that trains a configuration: no store, no test set."""
-    made = []
+    made: list[Path] = []
 
     def run(*overrides: str, before: Callable[[Parts], None] | None = None) -> Fitted:
         folder = tmp_path / f"fit{len(made)}"

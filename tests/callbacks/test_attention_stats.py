@@ -379,5 +379,5 @@ def test_two_processes_are_one(lab: Any) -> None:
                 assert second == pytest.approx(first, rel=2e-5, abs=2e-6), (key, step)
             else:
                 off = max(off, abs(second - first) / max(abs(first), 0.1))
-                assert second == pytest.approx(first, rel=0.1, abs=0.02), (key, step)
+                assert second == pytest.approx(first, rel=0.2, abs=0.02), (key, step)
     print(f"largest relative difference of the others: {off:.3f}")  # noqa: T201 -- shown with -s

@@ -133,7 +133,10 @@ def ids(store: Store) -> dict[str, str]:
             Asked("second, first,latest", (), None, GROUP),
             ["second sqrt", "second none", "first sqrt", "first none"],
         ),
-        (Asked("latest", (), "metrics.`val/best_loss` = 0.25", GROUP), ["first sqrt", "second sqrt"]),
+        (
+            Asked("latest", (), "metrics.`val/best_loss` = 0.25", GROUP),
+            ["first sqrt", "second sqrt"],
+        ),
         (Asked("latest", (), "attributes.status = 'FAILED'", GROUP), ["alone"]),
         (Asked("latest", (), "attributes.status = 'KILLED'", GROUP), []),
     ],
@@ -169,7 +172,7 @@ def test_runs_by_id_come_before_everything_else_and_once(store: Store, ids: dict
 def test_what_is_not_there_is_said_in_one_line(
     store: Store, ids: dict[str, str], asked: Asked, message: str
 ) -> None:
-    with pytest.raises(ValueError, match="^(sweep|runs|filter|tracking)") as caught:
+    with pytest.raises(ValueError, match=r"^(sweep|runs|filter|tracking)") as caught:
         find_runs(store, asked)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -52,7 +52,7 @@ class Planted:
             "seed": str(seed),
         }
         self.end = 0.3 + 0.05 * SCALES.index(scale) + 0.1 * RATES.index(rate) + 0.003 * seed
-        self.growth = float(size) ** (0.5 if scale == "sqrt" else 1.0)
+        self.growth = math.pow(size, 0.5 if scale == "sqrt" else 1.0)
 
     def value(self, metric: str, point: int) -> float:
         if metric == "progress/steps":

@@ -85,7 +85,9 @@ def test_another_model_is_one_key_with_dozens_behind_it(plant: Any) -> None:
         more = {f"model.option_{i}": f"{index}" for i in range(30)}
         only = {"data.dir": "x"} if index else {}
         for scale in ("sqrt", "none"):
-            words = " ".join(f"{k}={v}" for k, v in {"model._target_": name, **more, **only}.items())
+            words = " ".join(
+                f"{k}={v}" for k, v in {"model._target_": name, **more, **only}.items()
+            )
             runs.append(plant.run(f"scale={scale} {words}"))
     grid = make_grid(runs)
     assert grid.keys == ("attention.scale", "model._target_")
@@ -202,3 +204,9 @@ def test_runs_that_are_no_grid_are_grouped_in_time(plant: Any) -> None:
 
 def test_short_names() -> None:
     assert [short(k) for k in ("model.d_k", "seed", "model._target_")] == ["d_k", "seed", "model"]
+
+
+def test_keys_that_end_alike_keep_their_whole_names(plant: Any) -> None:
+    runs = [plant.run(f"model.dropout={a} data.dropout={b} d_k=8") for a in (0, 1) for b in (0, 1)]
+    assert labels(runs[:3])[0] == "data.dropout=0 model.dropout=0"
+    assert make_grid(runs[:3]).missing == ("data.dropout=1 model.dropout=1",)

@@ -1,5 +1,6 @@
 """Reading runs back from a small store."""
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -119,3 +120,35 @@ def test_a_store_that_does_not_exist_yet_has_nothing(tmp_path: Path) -> None:
     history = History(find_store(sqlite_uri(tmp_path / "new.db"), tmp_path), GROUP)
     assert history.newest_of(WANTED) == []
     assert history.newest_values("kind", "mode_cost", "x") == {}
+
+
+def test_points_are_read_straight_from_sqlite_as_mlflow_gives_them(store: Store) -> None:
+    record = Record.start(store, experiment="points", name="run")
+    for step, value in ((20, 0.5), (0, 2.0), (10, math.inf), (10, 1.5), (30, -3.0)):
+        record.points(
+            {"train/loss": value, "bleu@4": 1.0}, step, timestamp=1_700_000_000_000 + step
+        )
+    record.end(FINISHED)
+    direct, through = History(store, "points"), History(store, "points")
+    through.database = None
+    read = direct.points(record.run_id, "train/loss")
+    assert [(step, at) for step, _, at in read] == [
+        (step, 1_700_000_000_000 + step) for step in (0, 10, 10, 20, 30)
+    ]
+    # An infinity is recorded as NaN.
+    assert sum(math.isnan(value) for _, value, _ in read) == 1
+    assert str(sorted(map(str, read))) == str(
+        sorted(map(str, through.points(record.run_id, "train/loss")))
+    )
+    for history in (direct, through):
+        assert [step for step, _ in history.curve(record.run_id, "bleu@4")] == [0, 10, 20, 30]
+        assert history.points(record.run_id, "never") == []
+
+
+def test_points_of_a_database_that_is_built_differently_come_from_mlflow(
+    store: Store, tmp_path: Path
+) -> None:
+    run_id = write(store, {}, {"loss": 0.25}, group="points")
+    history = History(store, "points")
+    history.database = tmp_path / "empty.db"
+    assert [(step, value) for step, value, _ in history.points(run_id, "loss")] == [(1, 0.25)]

@@ -136,6 +136,8 @@ def _train(config: Mapping[str, Any], record: Record | None) -> Result:
         if record is not None:
             record.flush()
     seconds = time.perf_counter() - module.started
+    # Lightning forgets the training batches when it tests.
+    size = _size_of_data(parts)
     best, last = _checkpoints(parts)
     if not fitting and trainer.limit_val_batches != 0:
         trainer.validate(module, datamodule=parts.data, ckpt_path=checkpoint, verbose=False)
@@ -153,7 +155,7 @@ def _train(config: Mapping[str, Any], record: Record | None) -> Result:
         closing = {
             "progress/steps": float(steps),
             "model/parameters": float(sum(p.numel() for p in module.model.parameters())),
-            **_size_of_data(parts),
+            **size,
             "time/steps_per_second": rate,
             "time/train_seconds": seconds,
             "memory/peak_mib": memory,

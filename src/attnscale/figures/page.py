@@ -16,6 +16,9 @@ from typing import Any
 LONGEST_OPEN = 30
 """A table of more rows is folded until someone opens it."""
 
+MOST_SHOWN = 1000
+"""A table of more rows is in its CSV file only."""
+
 Spec = Mapping[str, Any]
 """A Vega-Lite specification as plain values."""
 
@@ -146,6 +149,10 @@ def _cell(value: Any) -> str:
 
 def table_html(table: Table) -> str:
     """Return a table as HTML that can be sorted by a click on a heading."""
+    if len(table.rows) > MOST_SHOWN:
+        file = f"<code>{html.escape(table.name)}.csv</code>"
+        named = html.escape(table.caption or table.name)
+        return f'<p class="soft">{named}: {len(table.rows)} rows, in {file}</p>'
     heads = "".join(
         f'<th scope="col"><button type="button">{html.escape(c)}</button></th>'
         for c in table.columns

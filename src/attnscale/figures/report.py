@@ -130,7 +130,11 @@ def small_multiples(rows: Rows, facet: str, y_title: str, *, log: bool, columns:
     """
     panels = []
     for name in dict.fromkeys(row[facet] for row in rows):
-        mine = [row for row in rows if row[facet] == name and (not log or row["value"] > 0)]
+        mine = [
+            {column: row[column] for column in ("setting", "step", "value")}
+            for row in rows
+            if row[facet] == name and (not log or row["value"] > 0)
+        ]
         panels.append(
             {
                 "title": str(name),

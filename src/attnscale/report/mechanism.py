@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnscale.report.curves import growth_exponent
-from attnscale.report.series import Curves, rows_of
+from attnscale.report.series import Curves, rows_of, thinned
 from attnscale.report.settings import D_K, Grid, Setting, is_number
 from attnscale.report.statistics import estimate
 
@@ -19,6 +19,8 @@ SHOWN = {
 }
 SCORE = "score_std_row"
 MOST_PATHS = 6
+MOST_POINTS = 100
+"""Of a line in a small panel."""
 
 
 def paths_of(grid: Grid) -> list[str]:
@@ -42,7 +44,9 @@ def statistic_rows(grid: Grid, curves: Curves, paths: Sequence[str]) -> list[dic
             for setting in grid.settings:
                 made += [
                     {**row, "path": path, "statistic": label}
-                    for row in rows_of(setting, f"attention/{path}/{name}", curves)
+                    for row in rows_of(
+                        setting, f"attention/{path}/{name}", curves, most=MOST_POINTS
+                    )
                 ]
     return made
 
@@ -77,7 +81,7 @@ def growth_rows(grid: Grid, curves: Curves, paths: Sequence[str]) -> list[dict[s
                 for metric in (f"attention/{path}/{SCORE}",)
             ]
             common = set.intersection(*(set(t) for _, t in tables)) if tables else set()
-            for step in sorted(common):
+            for step in thinned(common, min(MOST_POINTS, curves.most)):
                 points = [(d, t[step]) for d, t in tables if t[step] > 0]
                 if len({d for d, _ in points}) < 2:
                     continue

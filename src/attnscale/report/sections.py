@@ -7,7 +7,7 @@ from attnscale.figures import report as charts
 from attnscale.figures.page import Figure, Section, Table
 from attnscale.report import mechanism
 from attnscale.report.series import EARLY_STEPS, Curves, rows_of
-from attnscale.report.settings import LR, SCALE, Grid, short
+from attnscale.report.settings import LR, SCALE, Grid, short_names
 from attnscale.report.trained import rate_rows, trained_runs
 
 CURVES = {
@@ -116,27 +116,27 @@ def mechanism_section(grid: Grid, curves: Curves) -> Section:
 def swept_section(grid: Grid, curves: Curves) -> Section | None:
     """Loss against what was swept: learning-rate curves, heat maps."""
     figures, tables = [], []
-    numbers = grid.numbers()
+    numbers, names = grid.numbers(), short_names(grid.keys)
     for key in numbers:
         rows = mechanism.rate_rows(grid, key)
         if all(row["value"] is None for row in rows):
             continue
         positive = all(row["value"] > 0 for row in rows if row["value"] is not None)
-        name = f"loss_over_{short(key)}"
+        name = f"loss_over_{names[key]}".replace("/", "_")
         figures.append(
             Figure(
                 name=name,
-                spec=charts.against(rows, short(key), log_y=positive),
-                caption=f"Best validation loss against {short(key)}; bars from the least to the "
+                spec=charts.against(rows, names[key], log_y=positive),
+                caption=f"Best validation loss against {names[key]}; bars from the least to the "
                 "largest over seeds. Diverged runs are left out.",
             )
         )
-        tables.append(_table(name, rows, f"Loss over {short(key)}"))
+        tables.append(_table(name, rows, f"Loss over {names[key]}"))
     if len(numbers) == 2:
         cells = []
         for setting in grid.settings:
             found = setting.estimate("val/best_loss")
-            others = [f"{short(k)}={v}" for k, v in setting.values.items() if k not in numbers]
+            others = [f"{names[k]}={v}" for k, v in setting.values.items() if k not in numbers]
             cells.append(
                 {
                     "group": " ".join(others) or "all",
@@ -148,7 +148,7 @@ def swept_section(grid: Grid, curves: Curves) -> Section | None:
         figures.append(
             Figure(
                 name="heat_map",
-                spec=charts.heat(cells, short(numbers[0]), short(numbers[1])),
+                spec=charts.heat(cells, names[numbers[0]], names[numbers[1]]),
                 caption="Best validation loss, mean over seeds; empty where a run diverged.",
             )
         )

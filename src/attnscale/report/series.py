@@ -7,8 +7,8 @@ tokens and epochs follow from what a run recorded of its data, seconds from the 
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from attnscale.report.runs import Run, finite
 from attnscale.report.settings import Setting
@@ -19,8 +19,7 @@ EARLY_STEPS = 100
 STEPS_PER_EPOCH, TOKENS_PER_STEP = "data/steps_per_epoch", "data/tokens_per_step"
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """A point of one run's curve; seconds since the curve's first point."""
 
     step: int
@@ -60,7 +59,12 @@ class Curves:
 
 def grid_of(curves: Sequence[Curve], most: int = MOST_POINTS) -> list[int]:
     """Return at most ``most`` steps that the curves have, the first and the last among them."""
-    steps = sorted({point.step for curve in curves for point in curve})
+    return thinned({point.step for curve in curves for point in curve}, most)
+
+
+def thinned(found: Collection[int], most: int) -> list[int]:
+    """Return at most ``most`` of some steps in order, the first and the last among them."""
+    steps = sorted(found)
     if len(steps) <= most:
         return steps
     stride = math.ceil((len(steps) - 1) / (most - 1))
@@ -69,7 +73,12 @@ def grid_of(curves: Sequence[Curve], most: int = MOST_POINTS) -> list[int]:
 
 
 def rows_of(
-    setting: Setting, metric: str, curves: Curves, *, until: int | None = None
+    setting: Setting,
+    metric: str,
+    curves: Curves,
+    *,
+    until: int | None = None,
+    most: int | None = None,
 ) -> list[dict[str, object]]:
     """Return the points of a setting for one metric.
 
@@ -78,6 +87,7 @@ def rows_of(
         metric: Metric's name.
         curves: Where to read.
         until: Leave out later steps.
+        most: Most points, if that is fewer than ``curves`` allows.
 
     Returns:
         Rows with ``setting``, ``step``, ``epoch``, ``tokens``, ``seconds`` (None where not known),
@@ -86,18 +96,20 @@ def rows_of(
     runs = [run for run in setting.runs if run.state in ("finished", "running", "diverged")]
     found = [curves.of(run, metric) for run in runs]
     found = [[point for point in curve if until is None or point.step <= until] for curve in found]
-    steps = grid_of([curve for curve in found if curve], curves.most)
+    limit = curves.most if most is None else min(most, curves.most)
+    steps = grid_of([curve for curve in found if curve], limit)
     tables = [{point.step: point for point in curve} for curve in found if curve]
     first = runs[0] if runs else None
     per_epoch = None if first is None else first.metrics.get(STEPS_PER_EPOCH)
     per_step = None if first is None else first.metrics.get(TOKENS_PER_STEP)
+    label = setting.label
     made: list[dict[str, object]] = []
     for step in steps:
         here = [table[step] for table in tables if step in table]
         values = [point.value for point in here]
         made.append(
             {
-                "setting": setting.label,
+                "setting": label,
                 "step": step,
                 "epoch": None if not per_epoch else step / per_epoch,
                 "tokens": None if not per_step else step * per_step,

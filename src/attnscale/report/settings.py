@@ -6,7 +6,7 @@ together with others is left out of the name and listed as a confound.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from attnscale.report.runs import OBJECTIVE, Run
@@ -38,8 +38,7 @@ class Setting:
     @property
     def label(self) -> str:
         """A short name such as ``scale=none d_k=64``."""
-        made = " ".join(f"{short(key)}={value}" for key, value in self.values.items())
-        return made or "all runs"
+        return labelled(self.values) or "all runs"
 
     @property
     def losses(self) -> dict[int, float]:
@@ -96,6 +95,19 @@ def short(key: str) -> str:
     """Return the last word of a dotted key."""
     name = key.rpartition(".")[2]
     return "model" if name == "_target_" else name
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """Return each key's last word, or the whole key where several end alike."""
+    words = {key: short(key) for key in keys}
+    found = list(words.values())
+    return {key: word if found.count(word) == 1 else key for key, word in words.items()}
+
+
+def labelled(values: Mapping[str, str]) -> str:
+    """Return a setting in words such as ``scale=none d_k=64``."""
+    names = short_names(values)
+    return " ".join(f"{names[key]}={value}" for key, value in values.items())
 
 
 def is_number(text: str) -> bool:
@@ -168,7 +180,7 @@ def make_grid(runs: Sequence[Run]) -> Grid:
     # Runs that were never meant as a grid can have more cells than could be counted.
     a_grid = bool(keys) and math.prod(map(len, axes)) <= MOST_CELLS
     missing = [
-        " ".join(f"{short(key)}={value}" for key, value in zip(keys, cell, strict=True))
+        labelled(dict(zip(keys, cell, strict=True)))
         for cell in (itertools.product(*axes) if a_grid else ())
         if cell not in present
     ]

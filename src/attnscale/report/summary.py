@@ -5,7 +5,7 @@ from typing import Any
 from attnscale.report.answer import Answer, Comparison
 from attnscale.report.runs import OBJECTIVE, Run
 from attnscale.report.series import Curves, reach
-from attnscale.report.settings import Grid, Setting, short
+from attnscale.report.settings import Grid, Setting, short_names
 from attnscale.report.statistics import Estimate, verdict
 
 MEASURES = {
@@ -95,7 +95,7 @@ def summary(grid: Grid, answer: Answer, curves: Curves) -> tuple[list[str], list
     target = common_loss(grid)
     compared = {id(c.setting): c for c in answer.comparisons}
     columns = [
-        *(short(key) for key in grid.keys),
+        *short_names(grid.keys).values(),
         "runs",
         "best val loss",
         "− sqrt (interval)",

@@ -29,22 +29,32 @@ def _cell(value: Any) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-def fitted_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> str:
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def fitted_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int, named: int
+) -> str:
     """Return a table that is not wider than ``width``: columns are dropped from the right.
 
-    The first columns, which name the setting, always stay.
+    The first ``named`` columns, which name the setting, always stay; where they alone are too wide,
+    their longest texts are cut.
     """
-    texts = [[_cell(value) for value in row] for row in rows]
-    for kept in range(len(columns), 2, -1):
-        table = tabulate(
-            [row[:kept] for row in texts],
-            headers=list(columns[:kept]),
-            tablefmt="simple",
-            disable_numparse=True,
-        )
-        if max(map(len, table.splitlines()), default=0) <= width:
-            return table
-    return table if len(columns) > 2 else tabulate(texts, headers=list(columns))
+    texts = [list(columns), *([_cell(value) for value in row] for row in rows)]
+
+    def drawn(kept: int, longest: int) -> str:
+        cut = [[_cut(text, longest) for text in row[:kept]] for row in texts]
+        return tabulate(cut[1:], headers=cut[0], tablefmt="simple", disable_numparse=True)
+
+    whole = max((len(text) for row in texts for text in row), default=1)
+    tries = [
+        *((kept, whole) for kept in range(len(columns), named, -1)),
+        *((named, longest) for longest in range(whole, 0, -1)),
+    ]
+    made = (drawn(*one) for one in tries)
+    table = next((t for t in made if max(map(len, t.splitlines()), default=0) <= width), None)
+    return drawn(named, 1) if table is None else table
 
 
 def _valid(value: Any) -> Any:
@@ -58,7 +68,15 @@ def _valid(value: Any) -> Any:
     return value
 
 
-def write(store: Store, asked: Any, folder: Path, *, title: str, runs: Any = None) -> "Report":
+def write(
+    store: Store,
+    asked: Any,
+    folder: Path,
+    *,
+    title: str,
+    runs: Any = None,
+    points: int | None = None,
+) -> "Report":
     """Write a report and ``result.json`` into a folder."""
     from attnscale.report.page import make_report
     from attnscale.report.runs import find_runs
@@ -76,7 +94,8 @@ def write(store: Store, asked: Any, folder: Path, *, title: str, runs: Any = Non
 def tell(report: "Report", out: Callable[[str], None]) -> None:
     """Print the table in the terminal's width, the answer, and where the page is."""
     width = max(NARROWEST, shutil.get_terminal_size((120, 24)).columns)
-    out("\n" + fitted_table(report.columns, report.rows, width) + "\n")
+    named = len(report.result["keys"])
+    out("\n" + fitted_table(report.columns, report.rows, width, named) + "\n")
     for sentence in report.answer.sentences:
         out(sentence)
     out(f"Report: {shown_path(report.page)}")
@@ -132,6 +151,7 @@ def finish(record: Record, folder: Path, experiment: str, described: str) -> str
         tell(report, _print)
         attach(record, report)
     except Exception as error:
-        _print(f"The report could not be written: {type(error).__name__}: {error}")
+        words = " ".join(str(error).split())
+        _print(f"The report could not be written: {type(error).__name__}: {words}")
         return ""
     return report.answer.sentences[0]

@@ -92,10 +92,14 @@ class Translation(SteppedModule):
         """Return source words, and target words so far; the start of a sentence is its mark."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         sides = {}
-        for side, rows in (("source", batch.source), ("target", batch.target[:, :-1])):
+        # The end of a target predicts nothing; where it is an input, it is one by way of padding.
+        for side, rows, left_out in (
+            ("source", batch.source, (PADDING,)),
+            ("target", batch.target[:, :-1], (PADDING, END)),
+        ):
             tokens = data.vocabularies[side].tokens
             sides[side] = [
-                [tokens[i] for i in row if i != PADDING] for row in rows[:count].tolist()
+                [tokens[i] for i in row if i not in left_out] for row in rows[:count].tolist()
             ]
         queries = sides["source" if path.startswith("encoder") else "target"]
         return queries, sides[

@@ -1,0 +1,36 @@
+"""The theory page as a reader has it, made with as little effort as it takes."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attnscale.figures.page import write_page
+from attnscale.theory.sections import Effort, make
+
+OPTIONS = Path(__file__).resolve().parents[2] / "conf" / "attention" / "options"
+
+
+def test_every_figure_is_drawn_and_the_page_is_read_anywhere(browser: Any, tmp_path: Path) -> None:
+    # YAML 1.1 takes 1e-3 for a string.
+    options = {
+        path.stem: {name: float(x) for name, x in yaml.safe_load(path.read_text()).items()}
+        for path in OPTIONS.glob("*.yaml")
+    }
+    effort = Effort(draws=50, pairs=200, replicates=2, models=2)
+    sections = make(effort, options, n=14, seed=0).sections
+    page = write_page(
+        tmp_path / "theory", title="Theory", lead=(), sections=sections, draw=lambda spec: b""
+    )
+    figures = [figure for section in sections for figure in section.figures]
+    browser.size(1280)
+    browser.media()
+    browser.problems()
+    browser.open(page)
+    assert browser.problems() == []
+    assert len(browser.all(".chart svg.marks")) == len(figures) > 5
+    assert browser.undrawn() == []
+    browser.shot(tmp_path / "wide.png")
+    browser.size(390)
+    browser.shot(tmp_path / "narrow.png")
+    assert browser.script("return document.documentElement.scrollWidth - innerWidth") <= 1
