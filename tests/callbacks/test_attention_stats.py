@@ -352,6 +352,8 @@ EXACT = (
 )
 """Means over rows, or the largest: the parts of a batch give those of the whole batch. What is a
 root, a quotient or a quantile of such means is averaged over processes, and so is close only."""
+ROUGH = ("logit_kurtosis", "entropy_norm_p5")
+"""What a few of some 50 rows decide differs more between a whole and the mean of its halves."""
 
 
 def test_two_processes_are_one(lab: Any) -> None:
@@ -378,6 +380,8 @@ def test_two_processes_are_one(lab: Any) -> None:
             if exact:
                 assert second == pytest.approx(first, rel=2e-5, abs=2e-6), (key, step)
             else:
-                off = max(off, abs(second - first) / max(abs(first), 0.1))
-                assert second == pytest.approx(first, rel=0.2, abs=0.02), (key, step)
+                if statistic not in ROUGH:
+                    off = max(off, abs(second - first) / max(abs(first), 0.1))
+                most = 0.5 if statistic in ROUGH else 0.2
+                assert second == pytest.approx(first, rel=most, abs=0.02), (key, step)
     print(f"largest relative difference of the others: {off:.3f}")  # noqa: T201 -- shown with -s

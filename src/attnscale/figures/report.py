@@ -23,12 +23,13 @@ TOOLTIP = (
 AXES = {"step": "optimizer steps", "epoch": "epochs", "tokens": "tokens", "seconds": "seconds"}
 
 
-def _top(body: Spec) -> Spec:
+def top(body: Spec) -> Spec:
+    """Return a whole specification: a body with what all charts share."""
     config = {"legend": {"labelLimit": 400, "columns": 3, "orient": "bottom"}}
     return {"$schema": SCHEMA, "config": config, **body}
 
 
-def _rounded(rows: Rows) -> list[dict[str, Any]]:
+def rounded(rows: Rows) -> list[dict[str, Any]]:
     """Shorten numbers: a page of hundreds of runs is mostly digits."""
     return [
         {k: float(f"{v:.5g}") if isinstance(v, float) else v for k, v in row.items()}
@@ -99,9 +100,9 @@ def curve(rows: Rows, title: str, *, log: bool) -> Spec:
     }
     names = {axis: AXES[axis] for axis in offered}
     titles = " : ".join(f"against == '{axis}' ? '{name}'" for axis, name in names.items())
-    return _top(
+    return top(
         {
-            "data": {"values": _rounded(kept)},
+            "data": {"values": rounded(kept)},
             "width": 620,
             "height": 260,
             "params": [
@@ -138,7 +139,7 @@ def small_multiples(rows: Rows, facet: str, y_title: str, *, log: bool, columns:
         panels.append(
             {
                 "title": str(name),
-                "data": {"values": _rounded(mine)},
+                "data": {"values": rounded(mine)},
                 "width": 300,
                 "height": 180,
                 "encoding": {
@@ -162,7 +163,7 @@ def small_multiples(rows: Rows, facet: str, y_title: str, *, log: bool, columns:
                 ],
             }
         )
-    return _top({"concat": panels, "columns": columns})
+    return top({"concat": panels, "columns": columns})
 
 
 def growth(rows: Rows) -> Spec:
@@ -190,7 +191,7 @@ def growth(rows: Rows) -> Spec:
                         "encoding": {"y": {"field": "y", "type": "quantitative"}},
                     },
                     {
-                        "data": {"values": _rounded(mine)},
+                        "data": {"values": rounded(mine)},
                         "mark": {"type": "line", "point": True, "strokeWidth": 1.5},
                         "encoding": {
                             "x": {"field": "step", "type": "quantitative", "title": AXES["step"]},
@@ -205,105 +206,4 @@ def growth(rows: Rows) -> Spec:
                 ],
             }
         )
-    return _top({"concat": panels, "columns": 2})
-
-
-def against(rows: Rows, x_title: str, *, log_y: bool) -> Spec:
-    """Draw loss against a swept number, a line per other setting, seeds as bars.
-
-    Args:
-        rows: ``group``, ``x``, ``value``, ``low``, ``high``; None where a run diverged.
-        x_title: Title of the axis.
-        log_y: Whether the loss has a logarithmic axis.
-    """
-    kept = [row for row in rows if row["value"] is not None]
-    logs = all(row["x"] > 0 for row in kept)
-    x = {
-        "field": "x",
-        "type": "quantitative",
-        "title": x_title,
-        "scale": {**LOG, "padding": 20} if logs else {"zero": False},
-        "axis": {"format": "~g"},
-    }
-    scale: Spec = LOG if log_y else {"zero": False}
-    color = {"field": "group", "type": "nominal", "title": None}
-    return _top(
-        {
-            "data": {"values": _rounded(kept)},
-            "width": 620,
-            "height": 260,
-            "layer": [
-                {
-                    "mark": {"type": "rule"},
-                    "encoding": {
-                        "x": x,
-                        "y": {"field": "low", "type": "quantitative", "scale": scale, "title": ""},
-                        "y2": {"field": "high"},
-                        "color": color,
-                    },
-                },
-                {
-                    "mark": {"type": "line", "point": True},
-                    "encoding": {
-                        "x": x,
-                        "y": {
-                            "field": "value",
-                            "type": "quantitative",
-                            "title": "best validation loss",
-                            "scale": scale,
-                            "axis": {"format": "~g"},
-                        },
-                        "color": color,
-                    },
-                },
-            ],
-        }
-    )
-
-
-def heat(rows: Rows, x_title: str, y_title: str) -> Spec:
-    """Draw loss over two swept numbers, a panel per other setting.
-
-    Args:
-        rows: ``group``, ``x``, ``y``, ``value`` (None where runs diverged).
-        x_title: Title of the horizontal axis.
-        y_title: Title of the vertical axis.
-    """
-    panels = []
-    for group in dict.fromkeys(row["group"] for row in rows):
-        mine = [dict(row) for row in rows if row["group"] == group]
-        base = {
-            "x": {"field": "x", "type": "ordinal", "title": x_title},
-            "y": {"field": "y", "type": "ordinal", "title": y_title, "sort": "descending"},
-        }
-        panels.append(
-            {
-                "title": str(group),
-                "data": {"values": _rounded(mine)},
-                "width": {"step": 64},
-                "height": {"step": 34},
-                "layer": [
-                    {
-                        "mark": "rect",
-                        "encoding": {
-                            **base,
-                            "color": {
-                                "field": "value",
-                                "type": "quantitative",
-                                "title": "best val loss",
-                                "scale": {"scheme": "viridis", "reverse": True},
-                            },
-                        },
-                    },
-                    {
-                        "mark": {"type": "text", "fontSize": 11},
-                        "encoding": {
-                            **base,
-                            "text": {"field": "value", "type": "quantitative", "format": ".3g"},
-                            "color": {"value": "#d11507"},
-                        },
-                    },
-                ],
-            }
-        )
-    return _top({"concat": panels, "columns": 3})
+    return top({"concat": panels, "columns": 2})

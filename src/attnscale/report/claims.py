@@ -43,7 +43,7 @@ def _not_run(experiments: Sequence[str]) -> Judgement:
 def convergence(results: Results) -> Judgement:
     """Claim 2: without scaling, models with d_k > 64 do not converge."""
     findings, parts = [], []
-    for runs in results.values():
+    for name, runs in results.items():
         for d_k in sorted({run.d_k for run in runs if run.d_k > 64}):
             unscaled = select(runs, scale="none", d_k=d_k)
             if not unscaled:
@@ -52,7 +52,7 @@ def convergence(results: Results) -> Judgement:
             diverged = sum(run.loss is None for run in unscaled)
             if best is None:
                 findings.append(HOLDS)
-                parts.append(f"d_k={d_k}: no rate without a diverged run")
+                parts.append(f"{name}, d_k={d_k}: no rate without a diverged run")
                 continue
             converged = [
                 run.loss is not None
@@ -68,7 +68,7 @@ def convergence(results: Results) -> Judgement:
                 f"{told(compare(best.losses, usual.losses))}"
             )
             parts.append(
-                f"d_k={d_k}: best loss none {mean_loss(best.runs):.3g} from "
+                f"{name}, d_k={d_k}: best loss none {mean_loss(best.runs):.3g} from "
                 f"{best.runs[0].start_loss:.3g} at the start, sqrt {against}, "
                 f"{diverged} of {len(unscaled)} diverged"
             )
@@ -78,7 +78,7 @@ def convergence(results: Results) -> Judgement:
 def speed(results: Results) -> Judgement:
     """Claim 20: scaling speeds up convergence and generalises better."""
     findings, parts = [], []
-    for runs in results.values():
+    for name, runs in results.items():
         for d_k in sorted({run.d_k for run in runs}):
             bests = [at_best_rate(select(runs, scale=s, d_k=d_k)) for s in ("none", "sqrt")]
             if bests[0] is None or bests[1] is None:
@@ -99,7 +99,7 @@ def speed(results: Results) -> Judgement:
             better = difference.better
             findings.append(OPEN if better is None else FAILS if better else HOLDS)
             parts.append(
-                f"d_k={d_k}: test loss none − sqrt {told(difference)}; steps to a common "
+                f"{name}, d_k={d_k}: test loss none − sqrt {told(difference)}; steps to a common "
                 f"validation loss {steps[0]:.0f} and {steps[1]:.0f}"
             )
     return Judgement(_together(findings), "; ".join(parts))

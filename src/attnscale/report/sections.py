@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnscale.figures import report as charts
+from attnscale.figures import swept
 from attnscale.figures.page import Figure, Section, Table
 from attnscale.report import mechanism
 from attnscale.report.series import EARLY_STEPS, Curves, rows_of
@@ -126,7 +127,7 @@ def swept_section(grid: Grid, curves: Curves) -> Section | None:
         figures.append(
             Figure(
                 name=name,
-                spec=charts.against(rows, names[key], log_y=positive),
+                spec=swept.against(rows, names[key], log_y=positive),
                 caption=f"Best validation loss against {names[key]}; bars from the least to the "
                 "largest over seeds. Diverged runs are left out.",
             )
@@ -148,7 +149,7 @@ def swept_section(grid: Grid, curves: Curves) -> Section | None:
         figures.append(
             Figure(
                 name="heat_map",
-                spec=charts.heat(cells, names[numbers[0]], names[numbers[1]]),
+                spec=swept.heat(cells, names[numbers[0]], names[numbers[1]]),
                 caption="Best validation loss, mean over seeds; empty where a run diverged.",
             )
         )
