@@ -371,17 +371,17 @@ def test_two_processes_are_one(lab: Any) -> None:
     one, two = curves
     assert one.keys() == two.keys()
     assert [step for step, _ in one["attention/layers.0.attention/entropy"]] == [0, 1, 2, 3]
-    off = 0.0
+    off: dict[str, float] = {}
     for key, points in one.items():
         statistic = key.rpartition("/")[2]
         for (step, first), (again, second) in zip(points, two[key], strict=True):
             assert step == again
-            exact = statistic in EXACT or step == 3 or key.startswith("update_ratio")
-            if exact:
+            # At step 3 one process has the whole batch, and its figures are the batch's.
+            if statistic in EXACT or step == 3 or key.startswith("update_ratio"):
                 assert second == pytest.approx(first, rel=2e-5, abs=2e-6), (key, step)
             else:
-                if statistic not in ROUGH:
-                    off = max(off, abs(second - first) / max(abs(first), 0.1))
-                most = 0.5 if statistic in ROUGH else 0.2
-                assert second == pytest.approx(first, rel=most, abs=0.02), (key, step)
-    print(f"largest relative difference of the others: {off:.3f}")  # noqa: T201 -- shown with -s
+                relative = abs(second - first) / max(abs(first), 0.5)
+                off[statistic] = max(off.get(statistic, 0.0), relative)
+    print("; ".join(f"{k} {v:.3f}" for k, v in off.items()))  # noqa: T201 -- shown with -s
+    far = {k: v for k, v in off.items() if v > (0.5 if k in ROUGH else 0.2)}
+    assert not far
