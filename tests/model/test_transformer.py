@@ -10,6 +10,7 @@ from attnscale.attention.dropout import Dropout
 from attnscale.model.embedding import sinusoids
 from attnscale.model.layers import AttentionSettings
 from attnscale.model.transformer import STACK_NORMS, Transformer
+from tests.attention.conftest import STATISTICS, options_of
 
 # All different, so that no two axes can be taken for each other.
 BATCH, SOURCE, TARGET, N_SOURCE, N_TARGET = 2, 7, 11, 23, 29
@@ -21,7 +22,7 @@ def build(**changed: Any) -> Transformer:
     scale = changed.pop("scale", "sqrt")
     parts: dict[str, Any] = {
         "attention": AttentionSettings(
-            scale=scale, options={"cap": 2.0} if scale == "softcap" else {}
+            scale=scale, options=options_of(scale, cap=2.0), statistics=STATISTICS
         ),
         "source_size": N_SOURCE,
         "target_size": N_TARGET,
@@ -72,7 +73,8 @@ POSITIONS = pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_a_target_token_moves_nothing_before_it(
     norm: str, positions: str, scale: str | float
 ) -> None:
-    model = build(norm=norm, positions=positions, scale=scale)
+    # In evaluation: the statistics of a batch, which score_batchnorm takes, see all positions.
+    model = build(norm=norm, positions=positions, scale=scale).eval()
     source, target = draw()
     before = model(source, target, PADDING)
     assert before.shape == (BATCH, TARGET, D_MODEL)
