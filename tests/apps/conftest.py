@@ -18,6 +18,8 @@ SHORT = (
     "trainer.accelerator=cpu",
 )
 
+QUICK = ("callbacks.pictures=null", "report=false")
+
 
 @dataclass
 class Shell:
@@ -48,8 +50,15 @@ class Shell:
         timeout: float = 200,
         extra: Mapping[str, str] | None = None,
         where: bool = True,
+        whole: bool = False,
     ) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", app, *arguments, *(self.outputs() if where else [])]
+        """Run an app; without ``whole`` training draws no pictures and ends without a report."""
+        quick = [] if whole or app != "src.train" or not where else QUICK
+        given = [
+            *arguments,
+            *(q for q in quick if not any(q.split("=")[0] in a for a in arguments)),
+        ]
+        command = [sys.executable, "-m", app, *given, *(self.outputs() if where else [])]
         return subprocess.run(
             command,
             cwd=self.root,

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 SIZES = (
     "trainer.max_epochs=2",
     "data.n_train=101",
@@ -25,6 +27,7 @@ if os.environ.get("RANK") == "1" and sys.orig_argv[-1].endswith("processes.json"
 """
 
 
+@pytest.mark.slow
 def test_a_failing_rank_fails_its_job_only(shell: Any, tmp_path: Path) -> None:
     hook = tmp_path / "hook"
     hook.mkdir()

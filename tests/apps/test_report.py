@@ -16,7 +16,7 @@ Done = subprocess.CompletedProcess[str]
 @pytest.fixture(scope="module")
 def swept(module_shell: Any) -> Done:
     sweep = ("-m", "attention.scale=sqrt,none", "seed=0,1", "trainer=smoke")
-    done: Done = module_shell(*sweep, timeout=280)
+    done: Done = module_shell(*sweep, timeout=280, whole=True)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -70,6 +70,7 @@ def test_the_newest_sweep_again_by_its_own_command(module_shell: Any, swept: Don
     assert page_of(done.stdout).is_relative_to(module_shell.path / "outputs")
 
 
+@pytest.mark.slow
 def test_a_sweep_by_its_folder(module_shell: Any, swept: Done) -> None:
     (folder,) = (module_shell.path / "multirun").iterdir()
     result = result_of(module_shell(f"sweep='{folder}'", app=APP))
@@ -77,6 +78,7 @@ def test_a_sweep_by_its_folder(module_shell: Any, swept: Done) -> None:
     assert f"Report: {folder.name}" in (module_shell.folder() / "report/index.html").read_text()
 
 
+@pytest.mark.slow
 def test_runs_by_their_ids(module_shell: Any, swept: Done) -> None:
     ids = [run.info.run_id for run in module_shell.jobs()][:1]
     result = result_of(module_shell(f"runs=[{','.join(ids)}]", app=APP))
@@ -84,6 +86,7 @@ def test_runs_by_their_ids(module_shell: Any, swept: Done) -> None:
     assert result["answer"][0].startswith("Only all runs has results")
 
 
+@pytest.mark.slow
 def test_runs_by_a_filter(module_shell: Any, swept: Done) -> None:
     result = result_of(module_shell("filter=\"params.`attention.scale` = 'none'\"", app=APP))
     (setting,) = result["settings"]
@@ -109,6 +112,7 @@ def test_help_explains_itself(module_shell: Any) -> None:
         assert text in done.stdout
 
 
+@pytest.mark.slow
 def test_a_report_can_be_left_out(shell: Any) -> None:
     done = shell("-m", "seed=0", "trainer=smoke", "report=false")
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,8 @@ from mlflow.tracking import MlflowClient
 from attnscale.attention import SCALE_MODES
 from attnscale.theory.claims import CLAIMS
 
+pytestmark = pytest.mark.slow
+
 TINY = ("draws=50", "pairs=200", "replicates=2", "models=2", "threads=1")
 FIGURES = {
     *("score_variance", "logit_histograms", "one_row", "largest_weight", "sharpness"),

@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from attnscale.figures.page import write_page
 from attnscale.theory.sections import Effort, make
+
+pytestmark = pytest.mark.slow
 
 OPTIONS = Path(__file__).resolve().parents[2] / "conf" / "attention" / "options"
 

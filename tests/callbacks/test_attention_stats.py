@@ -356,6 +356,7 @@ ROUGH = ("logit_kurtosis", "entropy_norm_p5")
 """What a few of some 50 rows decide differs more between a whole and the mean of its halves."""
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(lab: Any) -> None:
     # 15 sequences are 8 and 7; the last batch of the epoch is one sequence, and one process has
     # none of it.

@@ -222,6 +222,7 @@ Path(sys.argv[1]).with_name(name).write_text(json.dumps([result.diverged, result
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statistics", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_one_process_of_two_that_fails_ends_both(lab: Any, statistics: bool) -> None:
     more = () if statistics else ("callbacks.attention_stats=null",)

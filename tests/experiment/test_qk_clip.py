@@ -84,6 +84,7 @@ def test_the_share_reaches_the_weights(lab: Any) -> None:
     assert changed == {"k"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "other",
     [

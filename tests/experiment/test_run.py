@@ -358,6 +358,7 @@ def test_an_inherited_run_id_is_left_alone(lab: Any, monkeypatch: pytest.MonkeyP
     assert lab.client.get_run(old.info.run_id).data.metrics == old.data.metrics
 
 
+@pytest.mark.slow
 def test_many_metrics_and_parameters(lab: Any) -> None:
     lab.run(
         *SHORT,

@@ -10,6 +10,8 @@ from attnscale.data.grammar import draw_pairs
 from attnscale.experiment.checkpoints import load_checkpoint
 from attnscale.experiment.trained import Translator
 
+pytestmark = pytest.mark.slow
+
 SHORT = (
     "trainer.max_epochs=2",
     "data.n_train=100",

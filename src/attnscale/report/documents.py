@@ -31,10 +31,12 @@ class ModeFigures:
     Attributes:
         start: Standard deviation of the logits at the start, with its interval, as text.
         cost: Time of a step ÷ that of sqrt, or None if it was not measured.
+        milliseconds: Time of a step, likewise.
     """
 
     start: str
     cost: float | None = None
+    milliseconds: float | None = None
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -83,15 +85,15 @@ def modes_document(
             [
                 f"`{name}`",
                 None if found is None else found.start,
+                None
+                if found is None or found.milliseconds is None
+                else f"{found.milliseconds:.1f}",
                 None if found is None or found.cost is None else f"{found.cost:.2f}",
                 None if run is None or run.loss is None else f"{run.loss:.4f}",
                 None if run is None or run.bleu is None else f"{run.bleu:.2f}",
-                None
-                if run is None or not run.steps_per_second
-                else f"{1000 / run.steps_per_second:.1f}",
             ]
         )
-    columns = ["mode", "initial deviation", "step ÷ sqrt", "best val loss", "test BLEU", "ms/step"]
+    columns = ["mode", "initial deviation", "ms/step", "÷ sqrt", "best val loss", "test BLEU"]
     left_out = [[name, reason] for name, reason in LEFT_OUT.items()]
     return f"""# Scale modes
 
@@ -113,10 +115,10 @@ every linear layer).
 ## Measured
 
 Initial deviation: standard deviation of the logits within rows, untrained pre-norm Transformer,
-d_k = 64, PyTorch's initialisation, 95 % interval over seeds (`python -m src.theory`). Step ÷ sqrt:
-time of a training step against `sqrt`, alternating, medians (`python -m benchmarks.modes`). Loss,
-BLEU and ms per step: `python -m src.train -m experiment=scale_modes` (the bundled corpus, one seed,
-four epochs, one thread; this ms/step includes validation and other work on the machine).
+d_k = d_model = 64, PyTorch's initialisation, 95 % interval over seeds (`python -m src.theory`).
+ms/step and ÷ sqrt: a training step of the default Transformer and its ratio to one of `sqrt`, all
+modes in turn, medians (`python -m benchmarks.modes`). Loss and BLEU:
+`python -m src.train -m experiment=scale_modes` (the bundled corpus, one seed, four epochs).
 
 {markdown_table(columns, measured)}
 

@@ -75,11 +75,16 @@ def mode_figures(
     store: Store, options: Mapping[str, Mapping[str, float]]
 ) -> dict[str, ModeFigures]:
     """Measure every mode's initial deviation, and read what a step costs if it was timed."""
-    costs = History(store, BENCHMARKS).newest_values("kind", "mode_cost", "bench/step_ratio")
+    timings = History(store, BENCHMARKS)
+    costs, times = (
+        timings.newest_values("kind", "mode_cost", f"bench/{name}")
+        for name in ("step_ratio", "step_ms")
+    )
     return {
         name: ModeFigures(
             start=between(mode_deviation(name, options.get(name, {}), seeds=8, seed=0)),
             cost=costs.get(name),
+            milliseconds=times.get(name),
         )
         for name in SCALE_MODES
     }
