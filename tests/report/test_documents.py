@@ -74,7 +74,7 @@ def test_the_registry_is_there_as_a_whole(options: dict[str, dict[str, float]]) 
 
 def test_modes_document(options: dict[str, dict[str, float]]) -> None:
     figures = {
-        "sqrt": ModeFigures(start="0.3 (0.2 to 0.4)", cost=1.0),
+        "sqrt": ModeFigures(start="0.3 (0.2 to 0.4)", cost=1.0, milliseconds=45.67),
         "none": ModeFigures(start="9"),
     }
     runs = [
@@ -89,7 +89,7 @@ def test_modes_document(options: dict[str, dict[str, float]]) -> None:
     measured = {row["mode"].strip("`"): row for row in table_after(document, "## Measured")}
     assert list(measured) == list(SCALE_MODES)
     assert list(measured["sqrt"].values())[1:] == [
-        *("0.3 (0.2 to 0.4)", "1.00", "1.2346", "30.46", "125.0")
+        *("0.3 (0.2 to 0.4)", "45.7", "1.00", "1.2346", "30.46")
     ]
     assert list(measured["none"].values())[1:] == ["9", "", "", "", ""]
     assert list(measured["inverse"].values())[1:] == [""] * 5
