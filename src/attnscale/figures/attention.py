@@ -116,7 +116,12 @@ def _panel(one: Map, head: int, *, first: bool) -> Spec:
                 "field": "w",
                 "type": "quantitative",
                 "title": "weight",
-                "scale": {"domain": [0, 1], "range": ["#ffffff", "#0b3d78"], "clamp": True},
+                "scale": {
+                    "domain": [0, 1],
+                    "range": ["#ffffff", "#0b3d78"],
+                    "interpolate": "rgb",
+                    "clamp": True,
+                },
             },
         },
     }
