@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -29,6 +30,14 @@ def _git(root: Path, *arguments: str) -> str | None:
     return done.stdout.strip()
 
 
+def _command(root: Path) -> str:
+    """Return the command as a person would give it again from the project's folder."""
+    program = Path(sys.argv[0]).resolve()
+    if program.parent == root / "src":
+        return shlex.join(["python", "-m", f"src.{program.stem}", *sys.argv[1:]])
+    return shlex.join(sys.argv)
+
+
 def provenance(root: Path, device: str) -> dict[str, str]:
     """Return commit, whether the checkout had changes, versions, device and machine as tags.
 
@@ -47,7 +56,7 @@ def provenance(root: Path, device: str) -> dict[str, str]:
         "version.python": platform.python_version(),
         "version.attnscale": __version__,
         "torch.threads": str(torch.get_num_threads()),
-        "command": " ".join(sys.argv)[:4000],
+        "command": _command(root)[:4000],
     }
     for package in PACKAGES:
         tags[f"version.{package}"] = metadata.version(package)
