@@ -65,6 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--modes", nargs="+", default=list(SCALE_MODES), help="with sqrt")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--uri", default=None, help="where to record; the project's store if unset")
     options = parser.parse_args()
@@ -76,7 +77,7 @@ def main() -> None:
     data.setup("fit")
     data.block = 1
     batches = [block[0] for block in data.train_dataloader()][: options.steps]
-    steps = {scale: stepper(scale, batches) for scale in SCALE_MODES}
+    steps = {scale: stepper(scale, batches) for scale in dict.fromkeys(("sqrt", *options.modes))}
     for step in steps.values():
         for number in range(3):
             step(number)
