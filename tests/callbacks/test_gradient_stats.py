@@ -199,13 +199,12 @@ class Scaler:
 def test_a_skipped_step_is_one_that_lowered_the_scale() -> None:
     scaler, points = Scaler(), []
     module: Any = SimpleNamespace(
-        trainer=SimpleNamespace(precision_plugin=SimpleNamespace(scaler=scaler)),
-        global_step=7,
+        steps_done=7,
         stepping=SimpleNamespace(clip_value=None),
         write=lambda figures, step: points.append((step, figures)),
     )
     callback = GradientStats(every=1)
-    callback.groups = {"total": []}
+    callback.groups, callback.scaler = {"total": []}, scaler
     for after in (65536.0, 32768.0, 65536.0):
         callback.before_step(module)
         scaler.scale = after

@@ -94,7 +94,7 @@ class AttentionStats(pl.Callback):
 
     def receiver(self, module: SteppedModule, batch: Any) -> Receiver | None:
         """Look at the first batch of a sampled step."""
-        step = module.global_step
+        step = module.steps_done
         if step % self.steps_between or module.batches_done % module.stepping.accumulate:
             return None
 
@@ -108,7 +108,9 @@ class AttentionStats(pl.Callback):
 
     def after_step(self, module: SteppedModule) -> None:
         """Read back: at once where samples are rare, else in blocks."""
-        steps = len({step for step, *_ in self.kept}) if self.kept else 0
+        if not self.kept:
+            return
+        steps = len({step for step, *_ in self.kept})
         if steps and (self.steps_between >= BLOCK or steps >= BLOCK):
             self.read_back(module)
 

@@ -50,6 +50,7 @@ class GradientStats(pl.Callback):
         self.groups: dict[str, list[nn.Parameter]] = {}
         self.before: list[Tensor] = []
         self.figures: dict[str, Tensor] = {}
+        self.scaler: Any = None
         self.scale = 1.0
         self.step = 0
 
@@ -65,20 +66,18 @@ class GradientStats(pl.Callback):
             self.groups[name] = [
                 p for attention in found for p in attention.projections()[name] if p.requires_grad
             ]
+        self.scaler = getattr(trainer.precision_plugin, "scaler", None)
         pl_module.observers.append(self)
 
     def receiver(self, module: SteppedModule, batch: Any) -> Receiver | None:
         """Look at no tap."""
         return None
 
-    def _scaler(self, module: SteppedModule) -> Any:
-        return getattr(module.trainer.precision_plugin, "scaler", None)
-
     @torch.no_grad()
     def before_step(self, module: SteppedModule) -> None:
         """Take clipped gradients and a copy of the weights, at a sampled step."""
-        self.step = module.global_step
-        scaler = self._scaler(module)
+        self.step = module.steps_done
+        scaler = self.scaler
         if scaler is not None:
             self.scale = scaler.get_scale()
         if self.step % self.steps_between:
@@ -93,7 +92,7 @@ class GradientStats(pl.Callback):
     @torch.no_grad()
     def after_step(self, module: SteppedModule) -> None:
         """Record how far the weights went, and whether the step was skipped."""
-        scaler = self._scaler(module)
+        scaler = self.scaler
         if scaler is not None:
             # A scaler that found an overflow leaves the weights alone and lowers its scale.
             module.write({"grad_norm/skipped": float(scaler.get_scale() < self.scale)}, self.step)

@@ -115,6 +115,7 @@ class SteppedModule(pl.LightningModule):
         self.make_optimizer, self.record = make_optimizer, record
         self.observers: list[StepObserver] = [] if qk_clip is None else [qk_clip]
         self.stop_when_diverged = True
+        self.steps_done = 0  # Lightning's count takes a sum over its loops at each look.
         self.step_loss = torch.zeros(())
         self.results: dict[str, float] = {}
         self.best_loss = math.inf
@@ -146,13 +147,7 @@ class SteppedModule(pl.LightningModule):
         return self.trainer.precision_plugin.forward_context()
 
     def labels(self, path: str, batch: Any, count: int) -> tuple[list[list[str]], list[list[str]]]:
-        """Return the tokens of the queries and of the keys of the first examples of a batch.
-
-        Args:
-            path: The attention's path in the model.
-            batch: From :meth:`picture_batch`.
-            count: How many examples.
-        """
+        """Return the tokens of the queries and of the keys of the first ``count`` examples."""
         raise NotImplementedError
 
     # --- training ---
@@ -190,6 +185,7 @@ class SteppedModule(pl.LightningModule):
         direct = self.direct
         accumulate, max_steps = self.stepping.accumulate, self.stepping.max_steps
         n_batches = cast(Any, self.trainer.train_dataloader).n_batches
+        self.steps_done = self.global_step
         for batch in block:
             if 0 <= max_steps <= self.global_step or self._stopped():
                 return
@@ -214,6 +210,7 @@ class SteppedModule(pl.LightningModule):
                     direct.step(optimizer)
                 else:
                     optimizer.step()
+                self.steps_done += 1
                 for observer in self.observers:
                     observer.after_step(self)
                 if scheduler is not None:
