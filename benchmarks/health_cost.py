@@ -23,8 +23,8 @@ OFF = ["callbacks.attention_stats=null", "callbacks.gradient_stats=null", "callb
 MODELS = {
     # Whole default run: 1,600 steps.
     "autoencoder": (["model=autoencoder"], 100),
-    # A third of a default run of 960 steps, which samples every 64.
-    "transformer": (["model=transformer", "trainer.max_epochs=4"], 64),
+    # A sixth of a default run of 960 steps, which samples every 64.
+    "transformer": (["model=transformer", "trainer.max_epochs=2"], 64),
 }
 
 
