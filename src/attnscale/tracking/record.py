@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscale.tracking.blocks import Point, write_block
 from attnscale.tracking.names import parameters, safe_name
-from attnscale.tracking.store import Store, experiment_id, open_client
+from attnscale.tracking.store import Store, experiment_id, open_client, sqlite_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -28,7 +29,8 @@ class Record:
     def __init__(self, client: "MlflowClient", store: Store, run_id: str) -> None:
         """Take up a run that exists."""
         self.client, self.store, self.run_id = client, store, run_id
-        self._points: list[tuple[str, float, int, int]] = []
+        self._database = sqlite_path(store.uri)
+        self._points: list[Point] = []
         self._names: dict[str, str] = {}
         self._written = time.monotonic()
         self._not_before = 0.0
@@ -151,12 +153,9 @@ class Record:
                     time.sleep(10)
 
     def _write(self, at_least: int) -> None:
-        from mlflow.entities import Metric
-
         while len(self._points) >= at_least:
             block = self._points[:BLOCK_POINTS]
-            metrics = [Metric(*point) for point in block]
-            self.client.log_batch(self.run_id, metrics=metrics)
+            write_block(self.client, self._database, self.run_id, block)
             del self._points[: len(block)]
         self._written = time.monotonic()
 
