@@ -42,6 +42,8 @@ class Attended:
         raw_q: Before the mode's q/k function; the score is raw_q · raw_k.
         raw_k: Before the mode's q/k function.
         x: What keys and values were made from, (batch, key, d_model), or None if not known.
+        made_logits: The logits of the forward pass, or None where it made none (fused).
+        made_weights: The weights of the forward pass before dropout, or None, likewise.
     """
 
     q: Tensor
@@ -52,6 +54,8 @@ class Attended:
     raw_q: Tensor
     raw_k: Tensor
     x: Tensor | None = None
+    made_logits: Tensor | None = None
+    made_weights: Tensor | None = None
 
     @torch.no_grad()
     def scores(self) -> Tensor:
@@ -60,12 +64,16 @@ class Attended:
 
     @torch.no_grad()
     def logits(self) -> Tensor:
-        """Recompute the logits before the mask, fp32 or wider, (batch, head, query, key)."""
+        """Return the logits before the mask, fp32 or wider, (batch, head, query, key)."""
+        if self.made_logits is not None:
+            return self.made_logits
         return logits_of(self.q, self.k, self.mode, self.values, self.keep)
 
     @torch.no_grad()
     def weights(self) -> Tensor:
-        """Recompute the weights before dropout, fp32 or wider, (batch, head, query, key)."""
+        """Return the weights before dropout, fp32 or wider, (batch, head, query, key)."""
+        if self.made_weights is not None:
+            return self.made_weights
         return normalise(self.logits(), self.keep, self.mode, self.values)
 
 
@@ -163,6 +171,7 @@ def _explicit(
     values: Values,
     keep: Tensor | None,
     dropout: float,
+    show: Callable[[Tensor, Tensor], None] | None,
 ) -> Tensor:
     if mode.score is None:
         logits = scores_of(q, k)
@@ -171,7 +180,10 @@ def _explicit(
         logits = mode.score(scores, keep, q.shape[-1], values)
         if mode.observe is not None and values["training"]:
             mode.observe(scores.detach(), keep, values)
-    weights = normalise(logits, keep, mode, values).to(v.dtype)
+    wide = normalise(logits, keep, mode, values)
+    if show is not None:
+        show(logits.detach(), wide.detach())
+    weights = wide.to(v.dtype)
     if dropout > 0.0:
         weights = drop(weights, dropout)
     return weights @ v
@@ -258,10 +270,29 @@ def attend(
     if mode.qk is not None:
         q, k = mode.qk(q, k, kept_count(keep, n_keys) if mode.counts else 0.0, values)
     chosen = choose_backend(backend, mode, n_keys, q.device)
+    show = None
     if tap is not None:
         detached = {n: x.detach() if isinstance(x, Tensor) else x for n, x in values.items()}
-        seen = (x.detach() for x in (raw_q, raw_k))
-        tap(Attended(q.detach(), k.detach(), keep, mode, detached, *seen))
+        seen = [x.detach() for x in (q, k, raw_q, raw_k)]
+
+        def show(logits: Tensor | None = None, weights: Tensor | None = None) -> None:
+            q, k, raw_q, raw_k = seen
+            tap(
+                Attended(
+                    q=q,
+                    k=k,
+                    keep=keep,
+                    mode=mode,
+                    values=detached,
+                    raw_q=raw_q,
+                    raw_k=raw_k,
+                    made_logits=logits,
+                    made_weights=weights,
+                )
+            )
+
+        if chosen == "fused":
+            show()
     if chosen == "fused":
         return _fused(q, k, v, keep, dropout)
-    return _explicit(q, k, v, mode=mode, values=values, keep=keep, dropout=dropout)
+    return _explicit(q, k, v, mode=mode, values=values, keep=keep, dropout=dropout, show=show)

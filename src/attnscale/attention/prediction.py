@@ -13,10 +13,10 @@ for the cosine in causal self-attention, where row i sees the first i + 1 positi
 import torch
 from jaxtyping import Bool
 from torch import Tensor
-from torch.nn import functional
 
 from attnscale.attention.core import Attended
 from attnscale.attention.scale import Moments
+from attnscale.attention.stats_sample import Sample, sample_of
 
 
 def counted_rows(
@@ -66,9 +66,61 @@ def logit_deviation(attended: Attended, real: Tensor | None = None) -> float:
     return float(_row_variance(attended.logits(), keep)[rows].mean().sqrt())
 
 
+def _moments(sample: Sample, *, normalises: bool) -> Moments:
+    rows = sample.rows
+    if sample.x is None:
+        raise ValueError("the input of the keys is not known")
+    count = rows.count.sum()
+    n = rows.size
+    # Which keys a counted row may attend, (batch, head, key).
+    used = rows.counted.any(dim=-1, keepdim=True)
+    if rows.keep is not None:
+        several = rows.keep.shape[-2] > 1
+        keep = rows.keep & rows.counted[..., None] if several else rows.keep & used[..., None]
+        used = keep.any(dim=-2)
+    used = used.expand(*rows.like.shape[:2], rows.like.shape[-1])
+    k_squares = torch.where(used, sample.key_lengths.square(), 0.0).sum() / used.sum()
+    # The sum over pairs of unit vectors is the squared length of their sum, less the diagonal.
+    unit = sample.unit_x
+    weight = unit.new_ones(1, 1, unit.shape[1]) if rows.weight is None else rows.weight[:, 0]
+    first = n[:, 0]
+    cosines = ((weight @ unit).square().sum(dim=-1) - first) / (first * (first - 1))
+    of_first = rows.counted[:, 0]
+    x_cos = torch.where(of_first, cosines, 0.0).sum() / of_first.sum()
+    of_rows = rows.totals(sample.query_lengths.square(), n.log().square(), n / (n - 1))
+    found = [*(of_rows.sum(dim=-1) / count), k_squares, x_cos]
+    q_square, log_square, shrink, k_square, cosine = torch.stack(found).tolist()
+    share = 1.0
+    if normalises:
+        scores = sample.wide("scores")
+        keep = torch.ones_like(scores, dtype=torch.bool) if rows.keep is None else rows.keep
+        share = _row_share(scores, keep.expand(scores.shape), rows.counted)
+    return Moments(
+        d_k=sample.d_k,
+        q_rms=(q_square / sample.d_k) ** 0.5,
+        k_rms=(k_square / sample.d_k) ** 0.5,
+        x_cos=min(1.0, cosine),
+        log_n=log_square**0.5,
+        row_share=share,
+        shrink=shrink**0.5,
+    )
+
+
 @torch.no_grad()
-def moments_of(attended: Attended, real: Tensor | None = None) -> Moments:
-    """Measure what a mode's ``deviation`` reads.
+def deviation_of(sample: Sample, attended: Attended) -> float:
+    """Return :func:`predicted_deviation` for a sample that was made of ``attended``.
+
+    Raises:
+        ValueError: If no row counts, or the input is not known.
+    """
+    if not bool(sample.rows.counted.any()):
+        raise ValueError("no row has two kept keys")
+    moments = _moments(sample, normalises=attended.mode.buffers is not None)
+    return attended.mode.deviation(moments, attended.values)
+
+
+def predicted_deviation(attended: Attended, real: Tensor | None = None) -> float:
+    """Return the standard deviation that the mode's logits should have within a row.
 
     Args:
         attended: What a tap received from a MultiHeadAttention, which knows the input.
@@ -77,32 +129,4 @@ def moments_of(attended: Attended, real: Tensor | None = None) -> Moments:
     Raises:
         ValueError: If no row counts, or the input is not known.
     """
-    keep, rows = counted_rows(attended, real)
-    if not bool(rows.any()):
-        raise ValueError("no row has two kept keys")
-    if attended.x is None:
-        raise ValueError("the input of the keys is not known")
-    n = keep.sum(dim=-1)
-    used = (keep & rows[..., None]).any(dim=2)
-    # The sum over pairs of unit vectors is the squared length of their sum, less the diagonal.
-    unit = functional.normalize(attended.x.float(), dim=-1)
-    sums = keep[:, 0].to(unit.dtype) @ unit
-    pairs = (n[:, 0] * (n[:, 0] - 1)).clamp_min(1)
-    cosines = (sums.square().sum(dim=-1) - n[:, 0]) / pairs
-    size = n[rows].float()
-    q, k = attended.raw_q.float(), attended.raw_k.float()
-    normalises = attended.mode.buffers is not None
-    return Moments(
-        d_k=q.shape[-1],
-        q_rms=float(q[rows].square().mean().sqrt()),
-        k_rms=float(k[used].square().mean().sqrt()),
-        x_cos=min(1.0, float(cosines[rows[:, 0]].mean())),
-        log_n=float(size.log().square().mean().sqrt()),
-        row_share=_row_share(attended.scores(), keep, rows) if normalises else 1.0,
-        shrink=float((size / (size - 1)).mean().sqrt()),
-    )
-
-
-def predicted_deviation(attended: Attended, real: Tensor | None = None) -> float:
-    """Return the standard deviation that the mode's logits should have within a row."""
-    return attended.mode.deviation(moments_of(attended, real), attended.values)
+    return deviation_of(sample_of(attended, real), attended)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnscale.attention.stats_qk import pairwise_cosine, predicted_std, ratio, spectral_norm
+from attnscale.attention.stats_qk import predicted_std, ratio, spectral_norm
 from attnscale.attention.stats_sample import Sample
 
 __all__ = ["GROUPS", "STATISTICS", "Sample", "Statistic", "measure", "predicted_std"]
@@ -49,7 +49,9 @@ class Statistic:
         unit: "nats", "keys", "rows" (a share of them), "logits", "scores", or "1".
         source: Where the definition, or the reason to look at it, comes from.
         group: What it is made of, one of :data:`GROUPS`; "qk" is vectors and projections.
-        of: Sample -> (head,).
+        of: Sample -> (head,); None where ``of_rows`` is given.
+        of_rows: Sample -> (batch, head, query), of which the mean over counted rows is taken; of a
+            condition that is the share of rows where it holds.
     """
 
     name: str
@@ -57,7 +59,8 @@ class Statistic:
     unit: str
     source: str
     group: str
-    of: Callable[[Sample], Tensor]
+    of: Callable[[Sample], Tensor] | None = None
+    of_rows: Callable[[Sample], Tensor] | None = None
 
 
 STATISTICS: dict[str, Statistic] = {
@@ -67,7 +70,7 @@ STATISTICS: dict[str, Statistic] = {
         unit="nats",
         source=_ZHAI,
         group="weights",
-        of=lambda s: s.rows.mean(s.entropy),
+        of_rows=lambda s: s.entropy,
     ),
     "entropy_norm": Statistic(
         name="entropy_norm",
@@ -75,7 +78,7 @@ STATISTICS: dict[str, Statistic] = {
         unit="1",
         source="Pielou 1966, evenness",
         group="weights",
-        of=lambda s: s.rows.mean(s.entropy_norm),
+        of_rows=lambda s: s.entropy_norm,
     ),
     "entropy_norm_p5": Statistic(
         name="entropy_norm_p5",
@@ -91,7 +94,7 @@ STATISTICS: dict[str, Statistic] = {
         unit="keys",
         source="Hill 1973, number of order 1",
         group="weights",
-        of=lambda s: s.rows.mean(s.entropy.exp()),
+        of_rows=lambda s: s.entropy.exp(),
     ),
     "n_eff_2": Statistic(
         name="n_eff_2",
@@ -99,7 +102,7 @@ STATISTICS: dict[str, Statistic] = {
         unit="keys",
         source="Hill 1973, number of order 2",
         group="weights",
-        of=lambda s: s.rows.mean(1 / s.p_squared),
+        of_rows=lambda s: 1 / s.p_squared,
     ),
     "p_max": Statistic(
         name="p_max",
@@ -107,7 +110,7 @@ STATISTICS: dict[str, Statistic] = {
         unit="1",
         source=_VASWANI,
         group="weights",
-        of=lambda s: s.rows.mean(s.p_max),
+        of_rows=lambda s: s.p_max,
     ),
     "saturated_90": Statistic(
         name="saturated_90",
@@ -115,7 +118,7 @@ STATISTICS: dict[str, Statistic] = {
         unit="rows",
         source=_VASWANI,
         group="weights",
-        of=lambda s: s.rows.share(s.p_max > 0.9),
+        of_rows=lambda s: s.p_max > 0.9,
     ),
     "saturated_99": Statistic(
         name="saturated_99",
@@ -123,7 +126,7 @@ STATISTICS: dict[str, Statistic] = {
         unit="rows",
         source=_VASWANI,
         group="weights",
-        of=lambda s: s.rows.share(s.p_max > 0.99),
+        of_rows=lambda s: s.p_max > 0.99,
     ),
     "jac_fro": Statistic(
         name="jac_fro",
@@ -131,7 +134,7 @@ STATISTICS: dict[str, Statistic] = {
         unit="1",
         source=_JACOBIAN,
         group="weights",
-        of=lambda s: s.rows.mean(s.jacobian_squared.sqrt()),
+        of_rows=lambda s: s.jacobian_squared.sqrt(),
     ),
     "jac_fro_rms": Statistic(
         name="jac_fro_rms",
@@ -147,7 +150,7 @@ STATISTICS: dict[str, Statistic] = {
         unit="rows",
         source=_JACOBIAN,
         group="weights",
-        of=lambda s: s.rows.share(s.one_minus_p_squared > LIVE_FROM),
+        of_rows=lambda s: s.one_minus_p_squared > LIVE_FROM,
     ),
     "score_gain": Statistic(
         name="score_gain",
@@ -259,7 +262,7 @@ STATISTICS: dict[str, Statistic] = {
         unit="1",
         source="Ethayarajh 2019",
         group="qk",
-        of=lambda s: pairwise_cosine(s.wide("x"), s.key_is_real).expand(s.n_heads),
+        of=lambda s: s.x_cos.expand(s.n_heads),
     ),
     "spectral_qk": Statistic(
         name="spectral_qk",
@@ -287,13 +290,23 @@ def measure(sample: Sample, names: Iterable[str]) -> dict[str, Tensor]:
         ValueError: For an unknown name, or one that needs an input that the sample lacks.
     """
     measured: dict[str, Tensor] = {}
+    of_rows: dict[str, Tensor] = {}
+    names = list(names)
     with torch.autocast(sample.rows.like.device.type, enabled=False):
         for name in names:
             if name not in STATISTICS:
                 allowed = ", ".join(STATISTICS)
                 raise ValueError(f"attention statistic {name!r}: allowed are {allowed}")
+            statistic = STATISTICS[name]
             try:
-                measured[name] = STATISTICS[name].of(sample)
+                if statistic.of is not None:
+                    measured[name] = statistic.of(sample)
+                elif statistic.of_rows is not None:
+                    of_rows[name] = statistic.of_rows(sample)
             except ValueError as error:
                 raise ValueError(f"attention statistic {name!r}: {error}") from error
-    return measured
+        if of_rows:
+            # All at once: the averages of small tensors cost what starting them costs.
+            means = sample.rows.means(*of_rows.values())
+            measured |= dict(zip(of_rows, means, strict=True))
+    return {name: measured[name] for name in names}

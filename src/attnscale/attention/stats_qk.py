@@ -28,6 +28,20 @@ def ratio(above: Tensor, below: Tensor) -> Tensor:
     return torch.where(some, above / torch.where(some, below, 1.0), 0.0)
 
 
+def blank(values: Tensor, kept: Tensor, weight: Tensor) -> Tensor:
+    """Return 0 where values are not kept, whatever stands there.
+
+    Args:
+        values: Fp32 or wider.
+        kept: True where a value is kept; broadcastable to ``values``.
+        weight: The same as 1 and 0, in the type of ``values``.
+    """
+    # On a CPU a product is several times as fast as a choice, but 0 · ∞ is NaN.
+    if values.device.type == "cpu" and bool(values.sum().isfinite()):
+        return values * weight
+    return torch.where(kept, values, 0.0)
+
+
 def component_variance(
     vectors: Float[Tensor, "batch head position d_k"],
     real: Bool[Tensor, "#batch #head #position"],
@@ -42,12 +56,14 @@ def component_variance(
         One variance per head, 0 where no position is real.
     """
     real = real.expand(vectors.shape[:3])
-    count = real.sum(dim=(0, 2)).to(vectors.dtype).clamp(min=1)
-    hidden = ~real[..., None]
+    weight = real.to(vectors.dtype)
+    count = weight.sum(dim=(0, 2)).clamp(min=1)
+    vectors = blank(vectors, real[..., None], weight[..., None])
     # (batch, head, position, d_k) -> (head, d_k)
-    mean = vectors.masked_fill(hidden, 0.0).sum(dim=(0, 2)) / count[:, None]
-    deviation = (vectors - mean[:, None, :]).masked_fill(hidden, 0.0)
-    return deviation.square().sum(dim=(0, 2, 3)) / (count * vectors.shape[-1])
+    mean = vectors.sum(dim=2).sum(dim=0) / count[:, None]
+    distance = torch.linalg.vector_norm(vectors - mean[:, None, :], dim=-1)
+    total = torch.where(real, distance.square(), 0.0).sum(dim=(0, 2))
+    return total / (count * vectors.shape[-1])
 
 
 def pairwise_cosine(
@@ -64,14 +80,28 @@ def pairwise_cosine(
         where there is none.
     """
     real = real.expand(x.shape[0], -1, x.shape[1])
-    unit = functional.normalize(x.masked_fill(~real.any(dim=1)[..., None], 0.0), dim=-1)
-    weight = real.to(x.dtype)
+    return cosine_of_units(unit_vectors(x, real.any(dim=1)), real)
+
+
+def unit_vectors(
+    x: Float[Tensor, "batch position d_model"], real: Bool[Tensor, "batch position"]
+) -> Float[Tensor, "batch position d_model"]:
+    """Return vectors of length 1; zeros where a vector is zero or not real."""
+    weight = real.to(x.dtype)[..., None]
+    return functional.normalize(blank(x, real[..., None], weight), dim=-1)
+
+
+def cosine_of_units(
+    unit: Float[Tensor, "batch position d_model"], real: Bool[Tensor, "batch some position"]
+) -> Float[Tensor, " some"]:
+    """Return :func:`pairwise_cosine` of vectors that have length 1 already, or 0."""
+    weight = real.to(unit.dtype)
     # (batch, some, position) @ (batch, position, d_model) -> (batch, some, d_model)
     together = (weight @ unit).square().sum(dim=-1)
     alone = (weight @ unit.square().sum(dim=-1, keepdim=True)).squeeze(-1)
     size = weight.sum(dim=-1)
     cosine = ratio(together - alone, size * (size - 1))
-    return ratio(cosine.sum(dim=0), (size > 1).sum(dim=0).to(x.dtype))
+    return ratio(cosine.sum(dim=0), (size > 1).sum(dim=0).to(unit.dtype))
 
 
 def spectral_norm(

@@ -8,6 +8,7 @@ N is the number of kept pairs of the counted rows of a head. The sum in std_tota
 from rows, Σ_j c_ij² + n_i (mean_j s_ij − s̄)², so the matrix is not walked again for it.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscale.attention.stats_qk import ratio
+from attnscale.attention.stats_qk import blank
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,20 @@ class Rows:
         return self.n.to(self.like.dtype)
 
     @cached_property
+    def weight(self) -> Tensor | None:
+        """``keep`` as 1 and 0; or None."""
+        return None if self.keep is None else self.keep.to(self.like.dtype)
+
+    @cached_property
+    def floor(self) -> Tensor | None:
+        """What a maximum over kept keys adds: 0, and −∞ at hidden keys; or None."""
+        if self.keep is None:
+            return None
+        return torch.zeros_like(self.keep, dtype=self.like.dtype).masked_fill(
+            ~self.keep, -torch.inf
+        )
+
+    @cached_property
     def counted(self) -> Bool[Tensor, "batch head query"]:
         """True for real rows with at least two kept keys."""
         several = self.n > 1
@@ -62,6 +77,16 @@ class Rows:
         """Number of kept (query, key) pairs in the counted rows of each head."""
         return self.total(self.size)
 
+    def totals(self, *values: Tensor) -> Tensor:
+        """Add up over counted rows, several at once: each (batch, head, query) -> (each, head)."""
+        shape = self.counted.shape
+        together = torch.stack([each.expand(shape) for each in values])
+        return torch.where(self.counted, together, 0.0).sum(dim=(1, 3))
+
+    def means(self, *values: Tensor) -> Tensor:
+        """Average over counted rows, several at once: each (batch, head, query) -> (each, head)."""
+        return self.totals(*values) / self.count.clamp(min=1)
+
     def total(self, values: Tensor) -> Tensor:
         """Add up over counted rows: (batch, head, query) -> (head,)."""
         return torch.where(self.counted, values, 0.0).sum(dim=(0, 2))
@@ -70,10 +95,6 @@ class Rows:
         """Average over counted rows: (batch, head, query) -> (head,)."""
         return self.total(values) / self.count.clamp(min=1)
 
-    def share(self, condition: Tensor) -> Tensor:
-        """Return the share of counted rows where the condition holds, 0 to 1."""
-        return self.mean(condition.to(self.like.dtype))
-
     def max(self, values: Tensor) -> Tensor:
         """Return the largest value of the counted rows: (batch, head, query) -> (head,)."""
         largest = torch.where(self.counted, values, -torch.inf).amax(dim=(0, 2))
@@ -81,24 +102,17 @@ class Rows:
 
     def quantile(self, values: Tensor, level: float) -> Tensor:
         """Return a quantile over the counted rows of each head, linear between two rows."""
-        # (batch, head, query) -> (head, batch · query), what does not count sorted to the end
+        # (batch, head, query) -> (head, batch · query), what does not count at the end
         ordered = torch.where(self.counted, values, torch.inf).transpose(0, 1).flatten(1)
-        ordered = ordered.sort(dim=-1).values
+        n = ordered.shape[-1]
+        needed = min(n, math.ceil(level * (n - 1)) + 2)
+        ordered = ordered.topk(needed, dim=-1, largest=False).values
         last = (self.count - 1).clamp(min=0)
         low = (level * last).floor()
         ends = torch.stack([low, (low + 1).minimum(last)], dim=-1).long()
         below, above = ordered.gather(-1, ends).unbind(dim=-1)
         found = below + (above - below) * (level * last - low)
         return torch.where(self.count > 0, found, 0.0)
-
-    def pair_mean(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Average query_i · key_j over the kept pairs, without the matrix of the products."""
-        # (batch, head, key, d_k) -> (batch, head, query or 1, d_k): the sum of the row's keys
-        if self.keep is None:
-            summed = keys.sum(dim=-2, keepdim=True)
-        else:
-            summed = self.keep.to(keys.dtype) @ keys
-        return self.total((queries * summed).sum(dim=-1)) / self.pairs.clamp(min=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,24 +127,37 @@ class Spread:
     values: Tensor
     rows: Rows
 
-    def _hide(self, values: Tensor, by: float) -> Tensor:
-        keep = self.rows.keep
-        return values if keep is None else values.masked_fill(~keep, by)
+    @cached_property
+    def clean(self) -> Float[Tensor, "batch head query key"]:
+        """The entries, with 0 at hidden keys."""
+        keep, weight = self.rows.keep, self.rows.weight
+        if keep is None or weight is None:
+            return self.values
+        return blank(self.values, keep, weight)
 
     @cached_property
     def row_max(self) -> Tensor:
         """Largest kept entry of each row."""
-        return self._hide(self.values, -torch.inf).amax(dim=-1)
+        floor = self.rows.floor
+        return (self.clean if floor is None else self.clean + floor).amax(dim=-1)
+
+    @cached_property
+    def row_sum(self) -> Tensor:
+        """Sum of the kept entries of each row."""
+        return self.clean.sum(dim=-1)
 
     @cached_property
     def row_mean(self) -> Tensor:
         """Mean of the kept entries of each row."""
-        return self._hide(self.values, 0.0).sum(dim=-1) / self.rows.size
+        return self.row_sum / self.rows.size
 
     @cached_property
     def squares(self) -> Float[Tensor, "batch head query key"]:
         """Squared distance of each kept entry from its row's mean; 0 at hidden keys."""
-        return self._hide(self.values - self.row_mean[..., None], 0.0).square()
+        distance = self.clean - self.row_mean[..., None]
+        if self.rows.weight is not None:
+            distance *= self.rows.weight
+        return distance.square_()
 
     @cached_property
     def row_squares(self) -> Tensor:
@@ -138,16 +165,22 @@ class Spread:
         return self.squares.sum(dim=-1)
 
     @cached_property
+    def _totals(self) -> tuple[Tensor, ...]:
+        """Over the counted rows of each head: Var_i, the entries, n_i Var_i."""
+        variance = self.row_squares / (self.rows.size - 1)
+        totals = self.rows.totals(variance, self.row_sum, self.rows.size * variance)
+        return totals.unbind()
+
+    @cached_property
     def std_row(self) -> Float[Tensor, " head"]:
         """Square root of the mean variance (n − 1) of a row."""
-        return self.rows.mean(self.row_squares / (self.rows.size - 1)).sqrt()
+        return (self._totals[0] / self.rows.count.clamp(min=1)).sqrt()
 
     @cached_property
     def std_total(self) -> Float[Tensor, " head"]:
         """Standard deviation (N − 1) of all N kept entries, whatever their row."""
-        size = self.rows.size
-        mean = self.rows.total(size * self.row_mean) / self.rows.pairs
-        between = size * (self.row_mean - mean[:, None]).square()
+        mean = self._totals[1] / self.rows.pairs
+        between = self.rows.size * (self.row_mean - mean[:, None]).square()
         squares = self.rows.total(self.row_squares + between)
         return (squares / (self.rows.pairs - 1).clamp(min=1)).sqrt()
 
@@ -158,9 +191,11 @@ class Spread:
         The root undoes what centring takes from a short row, so that rows of different lengths
         are comparable and independent Gaussian entries of one variance give 3, not 0.
         """
-        correction = self.rows.size / (self.rows.size - 1)
         pairs = self.rows.pairs.clamp(min=1)
-        variance = self.rows.total(correction * self.row_squares) / pairs
+        variance = self._totals[2] / pairs
         # Divided before it is squared: a fourth power overflows fp32 from 4·10⁹ on.
-        fourth = ratio(self.squares, variance[:, None, None]).square().sum(dim=-1)
+        some = variance > torch.finfo(variance.dtype).tiny
+        precision = torch.where(some, 1 / torch.where(some, variance, 1.0), 0.0)
+        fourth = (self.squares * precision[:, None, None]).square_().sum(dim=-1)
+        correction = self.rows.size / (self.rows.size - 1)
         return self.rows.total(correction.square() * fourth) / pairs

@@ -18,9 +18,15 @@ from typing import ClassVar
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional
 
-from attnscale.attention.stats_qk import component_variance, ratio, widen
+from attnscale.attention.core import Attended
+from attnscale.attention.stats_qk import (
+    component_variance,
+    cosine_of_units,
+    ratio,
+    unit_vectors,
+    widen,
+)
 from attnscale.attention.stats_rows import Rows, Spread
 
 
@@ -132,8 +138,10 @@ class Sample:
     @cached_property
     def entropy(self) -> Tensor:
         """Entropy H_i of each row, nats."""
-        entropy: Tensor = torch.special.entr(self.wide("weights")).sum(dim=-1)
-        return entropy
+        weights = self.wide("weights")
+        # A weight of 0 adds 0; a logarithm is cheaper than ``torch.special.entr``.
+        logs = weights.clamp_min(torch.finfo(weights.dtype).tiny).log_()
+        return -logs.mul_(weights).sum(dim=-1)
 
     @cached_property
     def entropy_norm(self) -> Tensor:
@@ -146,9 +154,9 @@ class Sample:
         weights = self.wide("weights")
         top = weights.max(dim=-1, keepdim=True)
         rest = weights.scatter(-1, top.indices, 0.0)
+        first = rest.sum(dim=-1)
         square = rest * rest
-        cube = square * rest
-        return top.values[..., 0], rest.sum(dim=-1), square.sum(dim=-1), cube.sum(dim=-1)
+        return top.values[..., 0], first, square.sum(dim=-1), rest.mul_(square).sum(dim=-1)
 
     @cached_property
     def p_max(self) -> Tensor:
@@ -196,9 +204,32 @@ class Sample:
         return self.attended if self.real_keys is None else self.real_keys
 
     @cached_property
-    def attended_k(self) -> Tensor:
-        """Keys, with zeros where none may attend: what stands there must not reach a sum."""
-        return torch.where(self.attended[..., None], self.wide("k"), 0.0)
+    def key_lengths(self) -> Tensor:
+        """Length of each key that some query may attend, else 0."""
+        lengths: Tensor = torch.linalg.vector_norm(self.wide("k"), dim=-1)
+        return torch.where(self.attended, lengths, 0.0)
+
+    @cached_property
+    def query_lengths(self) -> Tensor:
+        """Length of each query."""
+        lengths: Tensor = torch.linalg.vector_norm(self.wide("q"), dim=-1)
+        return lengths
+
+    @cached_property
+    def _real_x(self) -> Bool[Tensor, "batch some key"]:
+        """True where a position of the layer input is no padding, for each head or for all."""
+        batch, positions, _ = self.wide("x").shape
+        return self.key_is_real.expand(batch, -1, positions)
+
+    @cached_property
+    def unit_x(self) -> Tensor:
+        """The layer input as vectors of length 1, 0 where no head has a real key."""
+        return unit_vectors(self.wide("x"), self._real_x.any(dim=1))
+
+    @cached_property
+    def x_cos(self) -> Tensor:
+        """Mean cosine of two different real positions of the layer input; a head each, or one."""
+        return cosine_of_units(self.unit_x, self._real_x)
 
     @cached_property
     def q_var(self) -> Float[Tensor, " head"]:
@@ -222,13 +253,35 @@ class Sample:
     @cached_property
     def align(self) -> Float[Tensor, " head"]:
         """tr(C) / (d_k σ_q σ_k): the mean of q_i · k_j over kept pairs, in units of d_k σ_q σ_k."""
-        trace = self.rows.pair_mean(self.wide("q"), self.attended_k)
+        trace = self.rows.total(self.score_spread.row_sum) / self.rows.pairs.clamp(min=1)
         return ratio(trace, self.d_k * self.sigmas)
 
     @cached_property
     def align_cos(self) -> Float[Tensor, " head"]:
         """Mean cosine of q_i and k_j over kept pairs."""
-        unit_q, unit_k = (
-            functional.normalize(v, dim=-1) for v in (self.wide("q"), self.attended_k)
-        )
-        return self.rows.pair_mean(unit_q, unit_k)
+        each_key = ratio(torch.ones_like(self.key_lengths), self.key_lengths)
+        summed = (self.score_spread.clean @ each_key[..., None])[..., 0]
+        cosines = ratio(summed, self.query_lengths)
+        return self.rows.total(cosines) / self.rows.pairs.clamp(min=1)
+
+
+def sample_of(
+    attended: Attended, real_queries: Bool[Tensor, "batch query"] | None = None
+) -> Sample:
+    """Return the sample of what a tap received.
+
+    Args:
+        attended: What the tap received.
+        real_queries: True where a query is no padding; None if all are real.
+    """
+    softmax = attended.mode.normaliser is None
+    return Sample(
+        weights=attended.weights() if softmax else None,
+        logits=attended.logits(),
+        scores=attended.scores(),
+        q=attended.raw_q,
+        k=attended.raw_k,
+        x=attended.x,
+        keep=attended.keep,
+        real_queries=None if real_queries is None else real_queries[:, None, :],
+    )

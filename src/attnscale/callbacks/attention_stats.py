@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from attnscale.attention import Attended, attentions
-from attnscale.attention.core import normalise
-from attnscale.attention.prediction import predicted_deviation
-from attnscale.attention.stats import STATISTICS, Sample, measure
+from attnscale.attention.prediction import deviation_of
+from attnscale.attention.stats import STATISTICS, measure
 from attnscale.attention.stats_qk import spectral_norm
+from attnscale.attention.stats_sample import sample_of
 from attnscale.task.observing import Receiver
 from attnscale.task.stepping import SteppedModule
 
@@ -128,20 +128,10 @@ class AttentionStats(pl.Callback):
             table = attended.q.new_zeros(len(names) + 1, attended.q.shape[1]).float()
             self.kept.append((step, path, (*names, PREDICTED), table, table[0]))
             return
-        logits = attended.logits()
-        sample = Sample(
-            weights=normalise(logits, attended.keep) if softmax else None,
-            logits=logits,
-            scores=attended.scores(),
-            q=attended.raw_q,
-            k=attended.raw_k,
-            x=attended.x,
-            keep=attended.keep,
-            real_queries=None if real is None else real[:, None, :],
-        )
+        sample = sample_of(attended, real)
         found = measure(sample, names)
         count = sample.rows.count.float()
-        predicted = predicted_deviation(attended, real) if bool((count > 0).any()) else 0.0
+        predicted = deviation_of(sample, attended) if bool((count > 0).any()) else 0.0
         measured = [value.float() for value in found.values()]
         table = torch.stack([*measured, torch.full_like(count, predicted)])
         self.kept.append((step, path, (*names, PREDICTED), table, count))

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 Point = tuple[str, float, int, int]
 """(metric name, value, milliseconds since 1970, optimizer step)."""
 
+MOST_AT_ONCE = 1000
+"""Points that MLflow takes in one call."""
+
 INSERT = (
     "INSERT OR IGNORE INTO metrics (run_uuid, key, value, timestamp, step, is_nan) "
     "VALUES (?, ?, ?, ?, ?, ?)"
@@ -36,7 +39,9 @@ def _place(point: Point) -> tuple[int, int, float]:
 def _send(client: "MlflowClient", run_id: str, points: list[Point]) -> None:
     from mlflow.entities import Metric
 
-    client.log_batch(run_id, metrics=[Metric(*point) for point in points])
+    for first in range(0, len(points), MOST_AT_ONCE):
+        block = points[first : first + MOST_AT_ONCE]
+        client.log_batch(run_id, metrics=[Metric(*point) for point in block])
 
 
 def _insert(database: PurePath, run_id: str, points: list[Point]) -> bool:
@@ -63,7 +68,7 @@ def write_block(
         client: MLflow's client of the store.
         database: The store's SQLite file, or None for another kind of store.
         run_id: MLflow's id.
-        points: At most as many as MLflow takes at once, 1,000; values finite or NaN.
+        points: Values finite or NaN.
 
     Raises:
         MlflowException: If the store does not take them; some may have been written, and writing
