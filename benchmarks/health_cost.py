@@ -75,7 +75,7 @@ def drawing(overrides: list[str]) -> float:
 def main() -> None:
     """Time the contestants and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     options = parser.parse_args()
     rows = []

@@ -105,7 +105,14 @@ def _panel(one: Map, head: int, *, first: bool) -> Spec:
             "x": {
                 "field": "k",
                 "type": "ordinal",
-                "axis": {**axis, "labelExpr": _labels(keys), "labelAngle": -60, "orient": "bottom"},
+                "axis": {
+                    **axis,
+                    "labelExpr": _labels(keys),
+                    "labelAngle": -60,
+                    "orient": "bottom",
+                }
+                if first
+                else None,
             },
             "y": {
                 "field": "q",
@@ -130,6 +137,7 @@ def _panel(one: Map, head: int, *, first: bool) -> Spec:
 def maps(found: Sequence[Map], title: str) -> Spec:
     """Draw weights as heat maps, a row per attention and a column per head.
 
+    The tokens stand at the first map of a row, for the whole row: text is what drawing costs most.
     Long sentences are cut, and of many attentions or heads some are taken, evenly.
     """
     rows = []
@@ -162,10 +170,16 @@ def histograms(found: Sequence[Histogram], title: str) -> Spec:
                         "field": "low",
                         "type": "quantitative",
                         "bin": "binned",
-                        "title": "logit − mean of its row",
+                        "title": None,
+                        "axis": {"tickCount": 4},
                     },
                     "x2": {"field": "high"},
-                    "y": {"field": "y", "type": "quantitative", "title": "density"},
+                    "y": {
+                        "field": "y",
+                        "type": "quantitative",
+                        "title": "density" if one.path not in rows else None,
+                        "axis": {"tickCount": 3},
+                    },
                 },
             }
         ]
