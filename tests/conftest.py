@@ -7,6 +7,9 @@ install_import_hook(
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
 )
 
+import sqlite3  # noqa: E402
+from pathlib import Path  # noqa: E402
+
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
@@ -16,3 +19,15 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an MLflow store without runs: copying it is quicker than making its tables."""
+    from attnscale.tracking.store import find_store, open_client
+
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    open_client(find_store(f"sqlite:///{path}", path.parent))
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -90,7 +91,8 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Shell:
+def shell(tmp_path: Path, empty_store: Path) -> Shell:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
     return Shell(tmp_path)
 
 

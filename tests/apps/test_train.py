@@ -50,11 +50,17 @@ def test_one_run_then_the_printed_hint(shell: Any) -> None:
     assert re.search(r"^optimizer steps\s+8$", again.stdout, re.MULTILINE)
     assert re.search(r"^run\s+autoencoder scale=none d_k=16 ", again.stdout, re.MULTILINE)
     assert sorted(r.info.status for r in shell.runs()) == ["FINISHED", "FINISHED"]
-    # Nothing left to train, and a setting that contradicts what was trained: one line each.
-    over = shell(hint[1])
+
+
+@pytest.mark.slow
+def test_nothing_left_to_train_and_a_setting_that_contradicts(shell: Any) -> None:
+    done = shell(*SHORT, "model.d_k=16")
+    assert done.returncode == 0, done.stderr
+    checkpoint = f"checkpoint={shell.result()['last_checkpoint']}"
+    over = shell(checkpoint)
     assert over.returncode == 1
     assert "trainer.max_epochs=1" in last_line(over.stderr)
-    other = shell(hint[1], "trainer.max_epochs=2", "model.d_k=32")
+    other = shell(checkpoint, "trainer.max_epochs=2", "model.d_k=32")
     assert other.returncode == 1
     assert "model.d_k=32: the checkpoint was trained with model.d_k=16" in last_line(other.stderr)
 
@@ -132,20 +138,24 @@ def test_a_sweep_with_one_failing_job(shell: Any) -> None:
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_wrong_sweep_stops_before_its_first_job(shell: Any) -> None:
-    for argument, word in (
+@pytest.mark.parametrize(
+    ("argument", "word"),
+    [
         ("attention.scale=sqrt,sqtr", "attention.scale=sqtr"),
-        ("model.d_k=16,abc", "model.d_k"),
         ("model.dk=16,32", "model.dk"),
-        ("attention.options.softcap.cap=3,4", "no effect"),
-    ):
-        done = shell("-m", argument, *SHORT)
-        assert done.returncode == 1
-        assert word in last_line(done.stderr)
-        assert "Job 0" not in done.stdout
-    assert not Path(shell.path, "mlflow.db").exists() or shell.runs() == []
+        pytest.param("model.d_k=16,abc", "model.d_k", marks=pytest.mark.slow),
+        pytest.param("attention.options.softcap.cap=3,4", "no effect", marks=pytest.mark.slow),
+    ],
+)
+def test_a_wrong_sweep_stops_before_its_first_job(shell: Any, argument: str, word: str) -> None:
+    done = shell("-m", argument, *SHORT)
+    assert done.returncode == 1
+    assert word in last_line(done.stderr)
+    assert "Job 0" not in done.stdout
+    assert shell.runs() == []
 
 
+@pytest.mark.slow
 def test_modes_and_their_options_sweep_together(shell: Any) -> None:
     done = shell(
         "-m",
@@ -159,7 +169,10 @@ def test_modes_and_their_options_sweep_together(shell: Any) -> None:
     assert shell.parent().info.status == "FINISHED"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
 def test_interrupting_a_sweep(shell: Any, number: signal.Signals, code: int) -> None:
     command = [
         sys.executable,

@@ -15,9 +15,9 @@ from torch import Tensor
 from attnscale.config.build import compose
 from attnscale.experiment.assemble import Parts, assemble
 from attnscale.task.stepping import SteppedModule
-from tests.experiment.conftest import Lab, empty_store, lab
+from tests.experiment.conftest import Lab, lab
 
-__all__ = ["AUTOENCODER", "TRANSFORMER", "Fit", "Fitted", "Lab", "empty_store", "lab"]
+__all__ = ["AUTOENCODER", "TRANSFORMER", "Fit", "Fitted", "Lab", "lab"]
 
 AUTOENCODER = (
     "model.d_model=12",

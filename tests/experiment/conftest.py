@@ -1,6 +1,5 @@
 import json
 import shutil
-import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from mlflow.tracking import MlflowClient
 
 from attnscale.config.build import compose
 from attnscale.experiment import Result, run
-from attnscale.tracking.store import find_store, open_client
 
 
 @dataclass
@@ -53,17 +51,7 @@ class Lab:
         return sorted((p.step, p.value) for p in points)
 
 
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    open_client(find_store(f"sqlite:///{path}", path.parent))
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return path
-
-
 @pytest.fixture
 def lab(tmp_path: Path, empty_store: Path) -> Lab:
-    # Creating MLflow's tables takes seconds; a copy of an empty store does not.
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     return Lab(tmp_path)

@@ -88,18 +88,25 @@ def test_dropout_is_off_in_evaluation(lab: Any) -> None:
     assert first["val/loss"] == pytest.approx(trained.metrics["val/best_loss"], rel=1e-6)
 
 
-def test_two_processes_score_and_train_like_one(lab: Any) -> None:
-    more = ("data.eval_batch_sentences=8", "data.batch_tokens=300", "model.dropout=0.0")
-    one, two = lab.run(*SMALL, *more), lab.run(*SMALL, *more, "trainer=ddp_cpu")
-    assert two.steps == one.steps
-    for name in ("val/loss", "train/loss"):
-        assert two.metrics[name] == pytest.approx(one.metrics[name], rel=1e-4), name
+EVEN = ("data.eval_batch_sentences=8", "data.batch_tokens=300", "model.dropout=0.0")
+
+
+def test_two_processes_score_like_one(lab: Any) -> None:
+    one = lab.run(*SMALL, *EVEN)
     score = ("trainer.limit_train_batches=0", f"checkpoint={one.best_checkpoint}")
-    first, second = (lab.run(*SMALL, *more, *score, *p).metrics for p in ((), ("trainer=ddp_cpu",)))
+    first, second = (lab.run(*SMALL, *EVEN, *score, *p).metrics for p in ((), ("trainer=ddp_cpu",)))
     assert second["test/count"] == first["test/count"]
     for name, value in first.items():
         assert second[name] == pytest.approx(value, rel=1e-6), name
     assert all(run.info.status == "FINISHED" for run in lab.recorded())
+
+
+@pytest.mark.slow
+def test_two_processes_train_like_one(lab: Any) -> None:
+    one, two = lab.run(*SMALL, *EVEN), lab.run(*SMALL, *EVEN, "trainer=ddp_cpu")
+    assert two.steps == one.steps
+    for name in ("val/loss", "train/loss"):
+        assert two.metrics[name] == pytest.approx(one.metrics[name], rel=1e-4), name
 
 
 def test_eight_pairs_are_learned_by_heart(lab: Any, tmp_path: Path) -> None:

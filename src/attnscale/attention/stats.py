@@ -16,18 +16,17 @@ of each row and then averaged (not the ratio of means), nothing is added inside 
 one-hot row has entropy 0), and weights are taken before dropout.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from attnscale.attention.stats_qk import predicted_std, ratio, spectral_norm
+from attnscale.attention.stats_record import GROUPS, Statistic
 from attnscale.attention.stats_sample import Sample
 
 __all__ = ["GROUPS", "STATISTICS", "Sample", "Statistic", "measure", "predicted_std"]
 
-GROUPS = ("weights", "logits", "scores", "qk")
 LIVE_FROM = 0.05
 """A row is live, its softmax can still be moved, where 1 − Σp² is above this."""
 
@@ -37,30 +36,6 @@ _VASWANI = "Vaswani et al. 2017, section 3.2.1"
 _FOOTNOTE = "Vaswani et al. 2017, footnote 4"
 _YANG = "Yang et al. 2022, Tensor Programs V"
 _JACOBIAN = "the derivative of the softmax"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Statistic:
-    """One number per head.
-
-    Attributes:
-        name: The last part of the metric's key.
-        formula: The definition, in the symbols of this module.
-        unit: "nats", "keys", "rows" (a share of them), "logits", "scores", or "1".
-        source: Where the definition, or the reason to look at it, comes from.
-        group: What it is made of, one of :data:`GROUPS`; "qk" is vectors and projections.
-        of: Sample -> (head,); None where ``of_rows`` is given.
-        of_rows: Sample -> (batch, head, query), of which the mean over counted rows is taken; of a
-            condition that is the share of rows where it holds.
-    """
-
-    name: str
-    formula: str
-    unit: str
-    source: str
-    group: str
-    of: Callable[[Sample], Tensor] | None = None
-    of_rows: Callable[[Sample], Tensor] | None = None
 
 
 STATISTICS: dict[str, Statistic] = {
