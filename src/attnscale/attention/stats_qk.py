@@ -58,9 +58,12 @@ def component_variance(
     real = real.expand(vectors.shape[:3])
     weight = real.to(vectors.dtype)
     count = weight.sum(dim=(0, 2)).clamp(min=1)
-    vectors = blank(vectors, real[..., None], weight[..., None])
-    # (batch, head, position, d_k) -> (head, d_k)
-    mean = vectors.sum(dim=2).sum(dim=0) / count[:, None]
+    # (batch, head, 1, position) @ (batch, head, position, d_k) -> (head, d_k)
+    mean = (weight[:, :, None] @ vectors)[:, :, 0].sum(dim=0) / count[:, None]
+    if not bool(mean.isfinite().all()):
+        # What stands where nothing is real may be anything, and 0 · ∞ is NaN.
+        vectors = torch.where(real[..., None], vectors, 0.0)
+        mean = vectors.sum(dim=(0, 2)) / count[:, None]
     distance = torch.linalg.vector_norm(vectors - mean[:, None, :], dim=-1)
     total = torch.where(real, distance.square(), 0.0).sum(dim=(0, 2))
     return total / (count * vectors.shape[-1])

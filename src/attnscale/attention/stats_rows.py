@@ -108,8 +108,8 @@ class Rows:
         needed = min(n, math.ceil(level * (n - 1)) + 2)
         ordered = ordered.topk(needed, dim=-1, largest=False).values
         last = (self.count - 1).clamp(min=0)
-        low = (level * last).floor()
-        ends = torch.stack([low, (low + 1).minimum(last)], dim=-1).long()
+        low = (level * last).long()
+        ends = torch.stack([low, (low + 1).minimum(last.long())], dim=-1)
         below, above = ordered.gather(-1, ends).unbind(dim=-1)
         found = below + (above - below) * (level * last - low)
         return torch.where(self.count > 0, found, 0.0)
