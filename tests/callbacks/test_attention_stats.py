@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,9 +12,10 @@ from torch import nn
 
 from attnscale.attention import Attended, attentions, tapped
 from attnscale.attention.prediction import predicted_deviation
+from attnscale.attention.scale import resolve_scale
 from attnscale.attention.stats import STATISTICS, Sample, measure
 from attnscale.callbacks import attention_stats
-from attnscale.callbacks.attention_stats import AttentionStats, stride
+from attnscale.callbacks.attention_stats import AttentionStats, Kept, Seen, alike, stride
 from attnscale.data.translation import TranslationBatch
 from attnscale.data.vocabulary import PADDING
 from attnscale.experiment.assemble import Parts
@@ -267,13 +268,13 @@ def test_steps_between_samples_are_not_looked_at(fit: Fit, monkeypatch: pytest.M
     calls: list[int] = []
     sample = AttentionStats.sample
 
-    def count(self: AttentionStats, step: int, *rest: Any) -> None:
-        calls.append(step)
-        sample(self, step, *rest)
+    def count(self: AttentionStats, group: Sequence[Seen]) -> list[Kept]:
+        calls.extend(one.step for one in group)
+        return sample(self, group)
 
     monkeypatch.setattr(AttentionStats, "sample", count)
     fit(*AUTOENCODER, *STATS_ONLY, "callbacks.attention_stats.every=4")
-    assert calls == [0, 0, 4, 4], "one call for each of two attentions"
+    assert calls == [0, 0, 4, 4], "each of two attentions"
 
 
 def test_what_was_measured_outlives_a_failure(fit: Fit) -> None:
@@ -335,9 +336,9 @@ def test_the_comparison_sees_a_single_random_number(
     monkeypatch.setattr("attnscale.figures.page.to_png", lambda _: b"")
     sample = AttentionStats.sample
 
-    def draw(self: AttentionStats, *rest: Any) -> None:
+    def draw(self: AttentionStats, group: Sequence[Seen]) -> list[Kept]:
         torch.rand(1)
-        sample(self, *rest)
+        return sample(self, group)
 
     monkeypatch.setattr(AttentionStats, "sample", draw)
     on, off = trainings(fit, "autoencoder", "sqrt", 1)
@@ -386,3 +387,55 @@ def test_two_processes_are_one(lab: Any) -> None:
     print("; ".join(f"{k} {v:.3f}" for k, v in off.items()))  # noqa: T201 -- shown with -s
     far = {k: v for k, v in off.items() if v > (0.5 if k in ROUGH else 0.2)}
     assert not far
+
+
+@pytest.mark.parametrize("scale", ["sqrt", "learned", "score_layernorm", "score_batchnorm", "nap"])
+def test_attentions_measured_together_are_as_each_alone(
+    fit: Fit, monkeypatch: pytest.MonkeyPatch, scale: str
+) -> None:
+    groups: list[list[Seen]] = []
+    sample = AttentionStats.sample
+
+    def listen(self: AttentionStats, group: Sequence[Seen]) -> list[Kept]:
+        groups.append(list(group))
+        together = sample(self, group)
+        for one, kept in zip(group, together, strict=True):
+            (alone,) = sample(self, [one])
+            assert (kept.path, kept.names) == (alone.path, alone.names)
+            torch.testing.assert_close(kept.rows, alone.rows)
+            torch.testing.assert_close(kept.table, alone.table, rtol=2e-5, atol=2e-6)
+        return together
+
+    monkeypatch.setattr(AttentionStats, "sample", listen)
+    changes = ("model.n_layers=2", "callbacks.attention_stats.every=4", f"attention.scale={scale}")
+    fit(*TRANSFORMER, *STATS_ONLY, *changes)
+    assert max(len(group) for group in groups) > 1
+    assert len({one.path for group in groups for one in group}) > max(map(len, groups))
+
+
+def test_only_what_is_alike_is_measured_together() -> None:
+    def seen(path: str, **changed: Any) -> Seen:
+        q = torch.zeros(2, 1, changed.pop("queries", 3), 4)
+        real = changed.pop("real", None)
+        mode, keep = resolve_scale(changed.pop("mode", "sqrt")), changed.pop("keep", None)
+        attended = Attended(q=q, k=q, keep=keep, mode=mode, values={}, raw_q=q, raw_k=q)
+        return Seen(0, path, attended, real)
+
+    mask = torch.ones(3, 3, dtype=torch.bool)
+    per_head = torch.ones(2, 2, 3, 3, dtype=torch.bool)
+    found = alike(
+        [
+            seen("a"),
+            seen("b", keep=mask),
+            seen("c"),
+            seen("d", keep=mask.clone()),
+            seen("e", keep=mask.tril()),
+            seen("f", queries=2),
+            seen("g", mode="none"),
+            seen("h", real=torch.ones(2, 3, dtype=torch.bool)),
+            seen("i", keep=per_head),
+            seen("j", keep=per_head),
+        ]
+    )
+    paths = ["".join(one.path for one in group) for group in found]
+    assert paths == ["ac", "bd", "e", "f", "g", "h", "i", "j"]

@@ -10,13 +10,16 @@ All moments are averages over the same rows: real queries with two kept keys or 
 for the cosine in causal self-attention, where row i sees the first i + 1 positions only.
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from attnscale.attention.core import Attended
 from attnscale.attention.scale import Moments
-from attnscale.attention.stats_sample import Sample, sample_of
+from attnscale.attention.stats_attended import sample_of
+from attnscale.attention.stats_sample import Sample
 
 
 def counted_rows(
@@ -66,11 +69,15 @@ def logit_deviation(attended: Attended, real: Tensor | None = None) -> float:
     return float(_row_variance(attended.logits(), keep)[rows].mean().sqrt())
 
 
-def _moments(sample: Sample, *, normalises: bool) -> Moments:
+def _moments(sample: Sample, parts: int, *, normalises: bool) -> list[Moments]:
+    """Return the moments of each attention of a sample of ``parts`` attentions."""
     rows = sample.rows
     if sample.x is None:
         raise ValueError("the input of the keys is not known")
-    count = rows.count.sum()
+
+    def by_part(heads: Tensor) -> Tensor:
+        return heads.reshape(*heads.shape[:-1], parts, -1).sum(dim=-1)
+
     n = rows.size
     # Which keys a counted row may attend, (batch, head, key).
     used = rows.counted.any(dim=-1, keepdim=True)
@@ -79,44 +86,64 @@ def _moments(sample: Sample, *, normalises: bool) -> Moments:
         keep = rows.keep & rows.counted[..., None] if several else rows.keep & used[..., None]
         used = keep.any(dim=-2)
     used = used.expand(*rows.like.shape[:2], rows.like.shape[-1])
-    k_squares = torch.where(used, sample.key_lengths.square(), 0.0).sum() / used.sum()
+    k_squares = torch.where(used, sample.key_lengths.square(), 0.0).sum(dim=(0, 2))
     # The sum over pairs of unit vectors is the squared length of their sum, less the diagonal.
     unit = sample.unit_x
-    weight = unit.new_ones(1, 1, unit.shape[1]) if rows.weight is None else rows.weight[:, 0]
+    weight = unit.new_ones(1, 1, unit.shape[2]) if rows.weight is None else rows.weight[:, 0]
     first = n[:, 0]
-    cosines = ((weight @ unit).square().sum(dim=-1) - first) / (first * (first - 1))
-    of_first = rows.counted[:, 0]
-    x_cos = torch.where(of_first, cosines, 0.0).sum() / of_first.sum()
+    sums = (weight[:, None] @ unit).square().sum(dim=-1)
+    cosines = (sums - first[:, None]) / (first * (first - 1))[:, None]
+    of_first = rows.counted[:, :1]
+    x_cos = torch.where(of_first, cosines, 0.0).sum(dim=(0, 2)) / of_first.sum()
     of_rows = rows.totals(sample.query_lengths.square(), n.log().square(), n / (n - 1))
-    found = [*(of_rows.sum(dim=-1) / count), k_squares, x_cos]
-    q_square, log_square, shrink, k_square, cosine = torch.stack(found).tolist()
-    share = 1.0
+    found = torch.stack(
+        [
+            *(by_part(of_rows) / by_part(rows.count)),
+            by_part(k_squares) / by_part(used.sum(dim=(0, 2))),
+            x_cos.expand(parts),
+        ]
+    )
+    shares = [1.0] * parts
     if normalises:
         scores = sample.wide("scores")
         keep = torch.ones_like(scores, dtype=torch.bool) if rows.keep is None else rows.keep
-        share = _row_share(scores, keep.expand(scores.shape), rows.counted)
-    return Moments(
-        d_k=sample.d_k,
-        q_rms=(q_square / sample.d_k) ** 0.5,
-        k_rms=(k_square / sample.d_k) ** 0.5,
-        x_cos=min(1.0, cosine),
-        log_n=log_square**0.5,
-        row_share=share,
-        shrink=shrink**0.5,
-    )
+        cut = zip(
+            scores.chunk(parts, dim=1),
+            keep.expand(scores.shape).chunk(parts, dim=1),
+            rows.counted.chunk(parts, dim=1),
+            strict=True,
+        )
+        shares = [_row_share(*part) for part in cut]
+    return [
+        Moments(
+            d_k=sample.d_k,
+            q_rms=(q_square / sample.d_k) ** 0.5,
+            k_rms=(k_square / sample.d_k) ** 0.5,
+            x_cos=min(1.0, cosine),
+            log_n=log_square**0.5,
+            row_share=share,
+            shrink=shrink**0.5,
+        )
+        for (q_square, log_square, shrink, k_square, cosine), share in zip(
+            found.T.tolist(), shares, strict=True
+        )
+    ]
 
 
 @torch.no_grad()
-def deviation_of(sample: Sample, attended: Attended) -> float:
-    """Return :func:`predicted_deviation` for a sample that was made of ``attended``.
+def deviations_of(sample: Sample, attended: Sequence[Attended]) -> list[float]:
+    """Return :func:`predicted_deviation` of each attention that a sample was made of.
 
     Raises:
         ValueError: If no row counts, or the input is not known.
     """
     if not bool(sample.rows.counted.any()):
         raise ValueError("no row has two kept keys")
-    moments = _moments(sample, normalises=attended.mode.buffers is not None)
-    return attended.mode.deviation(moments, attended.values)
+    normalises = attended[0].mode.buffers is not None
+    moments = _moments(sample, len(attended), normalises=normalises)
+    return [
+        one.mode.deviation(part, one.values) for one, part in zip(attended, moments, strict=True)
+    ]
 
 
 def predicted_deviation(attended: Attended, real: Tensor | None = None) -> float:
@@ -129,4 +156,4 @@ def predicted_deviation(attended: Attended, real: Tensor | None = None) -> float
     Raises:
         ValueError: If no row counts, or the input is not known.
     """
-    return deviation_of(sample_of(attended, real), attended)
+    return deviations_of(sample_of([attended], real), [attended])[0]

@@ -237,7 +237,7 @@ STATISTICS: dict[str, Statistic] = {
         unit="1",
         source="Ethayarajh 2019",
         group="qk",
-        of=lambda s: s.x_cos.expand(s.n_heads),
+        of=lambda s: s.x_cos,
     ),
     "spectral_qk": Statistic(
         name="spectral_qk",

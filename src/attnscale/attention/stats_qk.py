@@ -83,25 +83,28 @@ def pairwise_cosine(
         where there is none.
     """
     real = real.expand(x.shape[0], -1, x.shape[1])
-    return cosine_of_units(unit_vectors(x, real.any(dim=1)), real)
+    return cosine_of_units(unit_vectors(x[:, None], real.any(dim=1)), real)
 
 
 def unit_vectors(
-    x: Float[Tensor, "batch position d_model"], real: Bool[Tensor, "batch position"]
-) -> Float[Tensor, "batch position d_model"]:
+    x: Float[Tensor, "batch input position d_model"], real: Bool[Tensor, "batch position"]
+) -> Float[Tensor, "batch input position d_model"]:
     """Return vectors of length 1; zeros where a vector is zero or not real."""
-    weight = real.to(x.dtype)[..., None]
-    return functional.normalize(blank(x, real[..., None], weight), dim=-1)
+    real = real[:, None, :, None]
+    return functional.normalize(blank(x, real, real.to(x.dtype)), dim=-1)
 
 
 def cosine_of_units(
-    unit: Float[Tensor, "batch position d_model"], real: Bool[Tensor, "batch some position"]
+    unit: Float[Tensor, "batch #some position d_model"], real: Bool[Tensor, "batch #some position"]
 ) -> Float[Tensor, " some"]:
-    """Return :func:`pairwise_cosine` of vectors that have length 1 already, or 0."""
+    """Return :func:`pairwise_cosine` of vectors that have length 1 already, or 0.
+
+    Vectors of several inputs may share one mask, and one input may have several masks.
+    """
     weight = real.to(unit.dtype)
-    # (batch, some, position) @ (batch, position, d_model) -> (batch, some, d_model)
-    together = (weight @ unit).square().sum(dim=-1)
-    alone = (weight @ unit.square().sum(dim=-1, keepdim=True)).squeeze(-1)
+    # (batch, some, 1, position) @ (batch, some, position, d_model) -> (batch, some, d_model)
+    together = (weight[:, :, None] @ unit)[:, :, 0].square().sum(dim=-1)
+    alone = (weight * unit.square().sum(dim=-1)).sum(dim=-1)
     size = weight.sum(dim=-1)
     cosine = ratio(together - alone, size * (size - 1))
     return ratio(cosine.sum(dim=0), (size > 1).sum(dim=0).to(unit.dtype))

@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscale.attention.core import Attended
 from attnscale.attention.stats_qk import (
     component_variance,
     cosine_of_units,
@@ -43,7 +42,8 @@ class Sample:
         scores: q · k before any scale; None to compute them from ``q`` and ``k``.
         q: Queries, before the scale mode touches them.
         k: Keys, likewise.
-        x: The layer input that the keys are made of.
+        x: The layer input that the keys are made of; (batch, input, key, d_model) where the heads
+            are those of several attentions with an input each, one after the other.
         w_q: Weight of the query projection, the heads one after the other.
         w_k: Weight of the key projection, likewise.
         keep: Broadcastable to (batch, head, query, key); None keeps every key.
@@ -63,7 +63,7 @@ class Sample:
     scores: Float[Tensor, "batch head query key"] | None = None
     q: Float[Tensor, "batch head query d_k"] | None = None
     k: Float[Tensor, "batch head key d_k"] | None = None
-    x: Float[Tensor, "batch key d_model"] | None = None
+    x: Float[Tensor, "batch *input key d_model"] | None = None
     w_q: Float[Tensor, "rows d_model"] | None = None
     w_k: Float[Tensor, "rows d_model"] | None = None
     keep: Bool[Tensor, "..."] | None = None
@@ -216,20 +216,29 @@ class Sample:
         return lengths
 
     @cached_property
+    def _inputs(self) -> Float[Tensor, "batch input key d_model"]:
+        """The layer inputs; one, unless the sample is of several attentions."""
+        x = self.wide("x")
+        return x[:, None] if x.ndim == 3 else x
+
+    @cached_property
     def _real_x(self) -> Bool[Tensor, "batch some key"]:
         """True where a position of the layer input is no padding, for each head or for all."""
-        batch, positions, _ = self.wide("x").shape
+        batch, _, positions, _ = self._inputs.shape
         return self.key_is_real.expand(batch, -1, positions)
 
     @cached_property
-    def unit_x(self) -> Tensor:
-        """The layer input as vectors of length 1, 0 where no head has a real key."""
-        return unit_vectors(self.wide("x"), self._real_x.any(dim=1))
+    def unit_x(self) -> Float[Tensor, "batch input key d_model"]:
+        """The layer inputs as vectors of length 1, 0 where no head has a real key."""
+        return unit_vectors(self._inputs, self._real_x.any(dim=1))
 
     @cached_property
-    def x_cos(self) -> Tensor:
-        """Mean cosine of two different real positions of the layer input; a head each, or one."""
-        return cosine_of_units(self.unit_x, self._real_x)
+    def x_cos(self) -> Float[Tensor, " head"]:
+        """Mean cosine of two different real positions of a head's layer input."""
+        found = cosine_of_units(self.unit_x, self._real_x)
+        if len(found) == 1:
+            return found.expand(self.n_heads)
+        return found.repeat_interleave(self.n_heads // len(found))
 
     @cached_property
     def q_var(self) -> Float[Tensor, " head"]:
@@ -263,25 +272,3 @@ class Sample:
         summed = (self.score_spread.clean @ each_key[..., None])[..., 0]
         cosines = ratio(summed, self.query_lengths)
         return self.rows.total(cosines) / self.rows.pairs.clamp(min=1)
-
-
-def sample_of(
-    attended: Attended, real_queries: Bool[Tensor, "batch query"] | None = None
-) -> Sample:
-    """Return the sample of what a tap received.
-
-    Args:
-        attended: What the tap received.
-        real_queries: True where a query is no padding; None if all are real.
-    """
-    softmax = attended.mode.normaliser is None
-    return Sample(
-        weights=attended.weights() if softmax else None,
-        logits=attended.logits(),
-        scores=attended.scores(),
-        q=attended.raw_q,
-        k=attended.raw_k,
-        x=attended.x,
-        keep=attended.keep,
-        real_queries=None if real_queries is None else real_queries[:, None, :],
-    )

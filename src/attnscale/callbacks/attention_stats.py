@@ -10,17 +10,17 @@ spectral norm of W_qᵀ W_k is taken at validation only.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
 from attnscale.attention import Attended, attentions
-from attnscale.attention.prediction import deviation_of
+from attnscale.attention.prediction import deviations_of
 from attnscale.attention.stats import STATISTICS, measure
+from attnscale.attention.stats_attended import sample_of
 from attnscale.attention.stats_qk import spectral_norm
-from attnscale.attention.stats_sample import sample_of
 from attnscale.task.observing import Receiver
 from attnscale.task.stepping import SteppedModule
 
@@ -44,6 +44,56 @@ def stride(every: int | None, total: int | None) -> int:
     if every is not None:
         return every
     return LONGEST_STRIDE if total is None else max(1, min(LONGEST_STRIDE, total // LEAST_SAMPLES))
+
+
+class Seen(NamedTuple):
+    """One attention at one step: what its tap showed, and which queries are real."""
+
+    step: int
+    path: str
+    attended: Attended
+    real: Tensor | None
+
+
+class Kept(NamedTuple):
+    """Figures of one attention that were not read back yet: (name, head), and rows per head."""
+
+    step: int
+    path: str
+    names: tuple[str, ...]
+    table: Tensor
+    rows: Tensor
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one is other or (one.shape == other.shape and torch.equal(one, other))
+
+
+def alike(seen: Sequence[Seen]) -> list[list[Seen]]:
+    """Group attentions of one step that can be measured together, as if they were one.
+
+    They have the same shapes, mode, mask (without an axis of heads) and real queries.
+    """
+    groups: list[list[Seen]] = []
+    for one in seen:
+        a = one.attended
+        for group in groups:
+            b = group[0].attended
+            if (
+                a.mode is b.mode
+                and (a.q.shape, a.k.shape, a.q.dtype) == (b.q.shape, b.k.shape, b.q.dtype)
+                and (a.x is None) == (b.x is None)
+                and (a.keep is None or a.keep.ndim < 3 or a.keep.shape[-3] == 1)
+                and _same(a.keep, b.keep)
+                and _same(one.real, group[0].real)
+            ):
+                group.append(one)
+                break
+        else:
+            groups.append([one])
+    return groups
 
 
 class AttentionStats(pl.Callback):
@@ -79,7 +129,8 @@ class AttentionStats(pl.Callback):
             )
         self.every, self.heads_every, self.names = every, heads_every, names
         self.steps_between = self.steps_between_heads = 1
-        self.kept: list[tuple[int, str, tuple[str, ...], Tensor, Tensor]] = []
+        self.seen: list[Seen] = []
+        self.kept: list[Kept] = []
         self.listeners: list[Listener] = []
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -98,43 +149,59 @@ class AttentionStats(pl.Callback):
         if step % self.steps_between or module.batches_done % module.stepping.accumulate:
             return None
 
+        self.seen = []
+
         def receive(path: str, attended: Attended) -> None:
-            self.sample(step, path, attended, module.real_queries(path, batch))
+            self.seen.append(Seen(step, path, attended, module.real_queries(path, batch)))
 
         return receive
 
     def before_step(self, module: SteppedModule) -> None:
-        """Do nothing."""
+        """Measure what the forward pass showed, before the weights change."""
+        seen, self.seen = self.seen, []
+        measured = [entry for group in alike(seen) for entry in self.sample(group)]
+        order = {one.path: place for place, one in enumerate(seen)}
+        self.kept += sorted(measured, key=lambda entry: order[entry.path])
 
     def after_step(self, module: SteppedModule) -> None:
         """Read back: at once where samples are rare, else in blocks."""
         if not self.kept:
             return
-        steps = len({step for step, *_ in self.kept})
+        steps = len({entry.step for entry in self.kept})
         if steps and (self.steps_between >= BLOCK or steps >= BLOCK):
             self.read_back(module)
 
     @torch.no_grad()
-    def sample(self, step: int, path: str, attended: Attended, real: Tensor | None) -> None:
-        """Measure one attention; the figures stay tensors until they are read back."""
-        softmax = attended.mode.normaliser is None
+    def sample(self, group: Sequence[Seen]) -> list[Kept]:
+        """Measure attentions that are alike; the figures stay tensors until they are read back."""
+        attended, real = [one.attended for one in group], group[0].real
+        softmax = attended[0].mode.normaliser is None
         names = tuple(
             name
             for name in self.names
             if name != AT_VALIDATION and (softmax or STATISTICS[name].group != "weights")
         )
-        if len(attended.q) == 0:
+        labels = (*names, PREDICTED)
+        if len(attended[0].q) == 0:
             # A process may have no example of a batch; it takes part in the reading back.
-            table = attended.q.new_zeros(len(names) + 1, attended.q.shape[1]).float()
-            self.kept.append((step, path, (*names, PREDICTED), table, table[0]))
-            return
+            table = attended[0].q.new_zeros(len(labels), attended[0].q.shape[1]).float()
+            return [Kept(one.step, one.path, labels, table, table[0]) for one in group]
         sample = sample_of(attended, real)
         found = measure(sample, names)
         count = sample.rows.count.float()
-        predicted = deviation_of(sample, attended) if bool((count > 0).any()) else 0.0
-        measured = [value.float() for value in found.values()]
-        table = torch.stack([*measured, torch.full_like(count, predicted)])
-        self.kept.append((step, path, (*names, PREDICTED), table, count))
+        some = bool((count > 0).any())
+        predicted = deviations_of(sample, attended) if some else [0.0] * len(group)
+        together = torch.stack([*found.values(), count]).float().chunk(len(group), dim=1)
+        return [
+            Kept(
+                one.step,
+                one.path,
+                labels,
+                torch.cat([table[:-1], torch.full_like(table[:1], deviation)]),
+                table[-1],
+            )
+            for one, table, deviation in zip(group, together, predicted, strict=True)
+        ]
 
     # --- reading back ---
 
