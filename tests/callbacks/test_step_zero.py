@@ -21,19 +21,13 @@ import torch
 from scipy.stats import t as student
 from torch import Tensor, nn
 
-from attnscale.attention import Attended, tapped
+from attnscale.attention import Attended
 from attnscale.attention.prediction import counted_rows, predicted_deviation
 from attnscale.attention.stats import Sample, measure
-from attnscale.data.toy_translation import ToyTranslation
-from attnscale.data.translation import TranslationBatch
-from attnscale.data.vocabulary import PADDING
-from attnscale.model.autoencoder import AttentionAutoencoder
 from attnscale.model.layers import INITS, AttentionSettings
-from attnscale.model.transformer import Transformer
+from tests.untrained import SEEDS, autoencoder, transformer
 
-SEEDS = 16
 DRAWS = 4
-D_MODEL, HEADS, LENGTH, SEQUENCES = 48, 3, 8, 32
 FACTORS: dict[str, Callable[[int], float]] = {
     "sqrt": lambda d_k: d_k**-0.5,
     "none": lambda _: 1.0,
@@ -77,13 +71,13 @@ def simulate(seen: Attended, keep: Tensor, rows: Tensor, factor: float) -> tuple
     return float(entropy[:, rows].mean()), float(largest[:, rows].mean())
 
 
-def compare(seen: Attended, real: Tensor | None, factor: float) -> Compared:
+def compare(seen: Attended, real: Tensor, factor: float) -> Compared:
     keep, rows = counted_rows(seen, real)
     sample = Sample(
         weights=seen.weights(),
         logits=seen.logits(),
         keep=seen.keep,
-        real_queries=None if real is None else real[:, None],
+        real_queries=real[:, None],
     )
     found = measure(sample, ("logit_std_row", "entropy_norm", "p_max"))
     spread = float(found["logit_std_row"].square().mean().sqrt())
@@ -95,90 +89,13 @@ def compare(seen: Attended, real: Tensor | None, factor: float) -> Compared:
     )
 
 
-@pytest.fixture(scope="module")
-def corpus() -> tuple[list[TranslationBatch], dict[str, int]]:
-    data = ToyTranslation(
-        n_train=SEEDS * SEQUENCES,
-        n_val=1,
-        n_test=1,
-        corpus_seed=0,
-        source="de",
-        target="en",
-        test=None,
-        tokenizer="split",
-        lowercase=False,
-        min_frequency=1,
-        max_length=50,
-        too_long="skip",
-        batch_tokens=None,
-        batch_sentences=SEQUENCES,
-        eval_batch_sentences=1,
-        seed=0,
-    )
-    data.setup("fit")
-    return [batch for block in data.train_dataloader() for batch in block], data.model_arguments()
-
-
-Corpus = tuple[list[TranslationBatch], dict[str, int]]
-
-
-def look(model: str, scale: str, init: str, d_k: int, corpus: Corpus) -> dict[str, list[Compared]]:
+def look(model: str, scale: str, init: str, d_k: int) -> dict[str, list[Compared]]:
     """Return the comparisons of each attention, one per seed."""
-    batches, sizes = corpus
-    settings = AttentionSettings(scale=scale)
+    show = {"autoencoder": autoencoder, "transformer": transformer}[model]
     made: dict[str, list[Compared]] = {}
     for seed in range(SEEDS):
-        torch.manual_seed(seed)
-        seen: dict[str, Attended] = {}
-        real: dict[str, Tensor | None] = {}
-        net: nn.Module
-        if model == "autoencoder":
-            net = AttentionAutoencoder(
-                attention=settings,
-                d_model=D_MODEL,
-                d_k=d_k,
-                d_v=None,
-                n_heads=1,
-                n_layers=1,
-                residual=False,
-                norm="none",
-                feed_forward=None,
-                bias=False,
-                dropout=0.0,
-                init=init,
-            )
-            with torch.no_grad(), tapped(net, seen.__setitem__):
-                net(torch.randn(SEQUENCES, LENGTH, D_MODEL))
-            real = dict.fromkeys(seen)
-        else:
-            net = Transformer(
-                attention=settings,
-                **sizes,
-                d_model=D_MODEL,
-                d_k=d_k,
-                d_v=16,
-                n_heads=HEADS,
-                n_layers=1,
-                feed_forward=64,
-                norm="pre",
-                positions="sinusoidal",
-                max_length=64,
-                tied=False,
-                scaled_embeddings=True,
-                bias=True,
-                dropout=0.0,
-                attention_dropout=None,
-                init=init,
-            )
-            source, target = batches[seed].source, batches[seed].target
-            with torch.no_grad(), tapped(net, seen.__setitem__):
-                net(source, target[:, :-1], PADDING)
-            for path in seen:
-                encoder = path.startswith("encoder")
-                real[path] = (source if encoder else target[:, 1:]) != PADDING
-        for path, attended in seen.items():
-            found = compare(attended, real[path], FACTORS[scale](d_k))
-            made.setdefault(path, []).append(found)
+        for path, attended, real in show(AttentionSettings(scale=scale), init, d_k, seed):
+            made.setdefault(path, []).append(compare(attended, real, FACTORS[scale](d_k)))
     return made
 
 
@@ -187,8 +104,8 @@ def interval(values: list[float]) -> float:
     return float(student.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
 
 
-def check(model: str, scale: str, init: str, d_k: int, corpus: Corpus) -> None:
-    found = look(model, scale, init, d_k, corpus)
+def check(model: str, scale: str, init: str, d_k: int) -> None:
+    found = look(model, scale, init, d_k)
     assert len(found) == {"autoencoder": 1, "transformer": 3}[model]
     off = []
     for path, seeds in found.items():
@@ -209,14 +126,12 @@ def check(model: str, scale: str, init: str, d_k: int, corpus: Corpus) -> None:
 
 @pytest.mark.parametrize("model", ["autoencoder", "transformer"])
 @pytest.mark.parametrize(("scale", "init", "d_k"), FAST)
-def test_figures_at_step_zero(model: str, scale: str, init: str, d_k: int, corpus: Corpus) -> None:
-    check(model, scale, init, d_k, corpus)
+def test_figures_at_step_zero(model: str, scale: str, init: str, d_k: int) -> None:
+    check(model, scale, init, d_k)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["autoencoder", "transformer"])
 @pytest.mark.parametrize(("scale", "init", "d_k"), SLOW)
-def test_more_figures_at_step_zero(
-    model: str, scale: str, init: str, d_k: int, corpus: Corpus
-) -> None:
-    check(model, scale, init, d_k, corpus)
+def test_more_figures_at_step_zero(model: str, scale: str, init: str, d_k: int) -> None:
+    check(model, scale, init, d_k)

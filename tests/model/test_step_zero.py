@@ -9,8 +9,6 @@ the mean over all pairs of a sentence moves the prediction by one per cent there
 """
 
 import math
-from collections.abc import Callable, Iterator
-from functools import cache
 from statistics import mean, stdev
 from typing import NamedTuple
 
@@ -20,17 +18,11 @@ import torch
 from scipy.stats import t as student
 from torch import Tensor, nn
 
-from attnscale.attention import SCALE_MODES, Attended, Moments, tapped
-from attnscale.data.toy_translation import ToyTranslation
-from attnscale.data.translation import TranslationBatch
-from attnscale.data.vocabulary import PADDING
-from attnscale.model.autoencoder import AttentionAutoencoder
+from attnscale.attention import SCALE_MODES, Attended, Moments
 from attnscale.model.layers import INITS, AttentionSettings
-from attnscale.model.transformer import Transformer
+from tests.untrained import SEEDS, autoencoder, transformer
 
-SEEDS = 16
 TOLERANCE = 0.05
-D_MODEL, HEADS, HIDDEN, LENGTH, SEQUENCES = 48, 3, 64, 8, 32
 OPTIONS: dict[str, dict[str, float]] = {
     "mup": {"base_d_k": 64.0},
     "cosine": {"start": 10.0, "largest": 100.0},
@@ -145,101 +137,23 @@ def compare(seen: Attended, real: Tensor) -> tuple[float, float]:
 # --- in what ---
 
 
-def autoencoder(scale: str, init: str, d_k: int, seed: int) -> Iterator[tuple[str, float, float]]:
-    model = AttentionAutoencoder(
-        attention=settings(scale),
-        d_model=D_MODEL,
-        d_k=d_k,
-        d_v=None,
-        n_heads=1,
-        n_layers=1,
-        residual=False,
-        norm="none",
-        feed_forward=None,
-        bias=False,
-        dropout=0.0,
-        init=init,
-    )
-    x = torch.randn(SEQUENCES, LENGTH, D_MODEL)
-    seen: dict[str, Attended] = {}
-    with torch.no_grad(), tapped(model, seen.__setitem__):
-        model(x)
-    for path, attended in seen.items():
-        yield path, *compare(attended, torch.ones(SEQUENCES, LENGTH, dtype=torch.bool))
-
-
-@cache
-def corpus() -> tuple[list[TranslationBatch], dict[str, int]]:
-    data = ToyTranslation(
-        n_train=SEEDS * SEQUENCES,
-        n_val=1,
-        n_test=1,
-        corpus_seed=0,
-        source="de",
-        target="en",
-        test=None,
-        tokenizer="split",
-        lowercase=False,
-        min_frequency=1,
-        max_length=50,
-        too_long="skip",
-        batch_tokens=None,
-        batch_sentences=SEQUENCES,
-        eval_batch_sentences=1,
-        seed=0,
-    )
-    data.prepare_data()
-    data.setup("fit")
-    return [batch for block in data.train_dataloader() for batch in block], data.model_arguments()
-
-
 def layers(scale: str, init: str, d_k: int) -> int:
     """Return 2 where deeper inputs are looked at too, which takes twice the time."""
     return 2 if (scale, init, d_k) == ("sqrt", "torch", 64) else 1
 
 
-def transformer(scale: str, init: str, d_k: int, seed: int) -> Iterator[tuple[str, float, float]]:
-    batches, sizes = corpus()
-    batch = batches[seed]
-    model = Transformer(
-        attention=settings(scale),
-        **sizes,
-        d_model=D_MODEL,
-        d_k=d_k,
-        d_v=16,
-        n_heads=HEADS,
-        n_layers=layers(scale, init, d_k),
-        feed_forward=HIDDEN,
-        norm="pre",
-        positions="sinusoidal",
-        max_length=64,
-        tied=False,
-        scaled_embeddings=True,
-        bias=True,
-        dropout=0.0,
-        attention_dropout=None,
-        init=init,
-    )
-    seen: dict[str, Attended] = {}
-    target = batch.target[:, :-1]
-    with torch.no_grad(), tapped(model, seen.__setitem__):
-        model(batch.source, target, PADDING)
-    assert bool((batch.source == PADDING).any())
-    for path, attended in seen.items():
-        real = (batch.source if path.startswith("encoder") else target) != PADDING
-        yield path, *compare(attended, real)
-
-
-Experiment = Callable[[str, str, int, int], Iterator[tuple[str, float, float]]]
-MODELS: dict[str, Experiment] = {"autoencoder": autoencoder, "transformer": transformer}
+MODELS = ("autoencoder", "transformer")
 
 
 def ratios(name: str, scale: str, init: str, d_k: int) -> list[Ratio]:
     found: dict[str, list[tuple[float, float]]] = {}
     for seed in range(SEEDS):
-        torch.manual_seed(seed)
-        for path, measured, predicted in MODELS[name](scale, init, d_k, seed):
-            found.setdefault(path, []).append((measured, predicted))
+        if name == "autoencoder":
+            shown = autoencoder(settings(scale), init, d_k, seed)
+        else:
+            shown = transformer(settings(scale), init, d_k, seed, layers(scale, init, d_k))
+        for path, attended, real in shown:
+            found.setdefault(path, []).append(compare(attended, real))
     return [
         Ratio(path, [a / b for a, b in pairs], mean(a for a, _ in pairs), mean(b for _, b in pairs))
         for path, pairs in found.items()

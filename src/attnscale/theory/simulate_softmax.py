@@ -21,11 +21,9 @@ from torch import Tensor
 
 from attnscale.attention import Attended, attend
 from attnscale.attention.scale import Values
+from attnscale.attention.stats import LIVE_FROM
 from attnscale.theory.closed_form_softmax import jacobian_norm, query_gradient
 from attnscale.theory.estimates import Estimate, Moments, check_least, scaled, seeded
-
-LIVE_ABOVE = 0.05
-"""A row is live if 1 − Σp² is above this: its weights can still move."""
 
 SATURATED_ABOVE = 0.9
 """A row is saturated if its largest weight is above this."""
@@ -79,7 +77,7 @@ class SoftmaxRow:
         jacobian_rms: Root mean square of ‖J‖_F.
         gain: β · rms‖J‖_F, the gradient of q over that of the weights.
         saturated: Share of rows with p_max above :data:`SATURATED_ABOVE`.
-        live: Share of rows with 1 − Σp² above :data:`LIVE_ABOVE`.
+        live: Share of rows with 1 − Σp² above :data:`LIVE_FROM`.
     """
 
     beta: float
@@ -109,7 +107,7 @@ class GradientRow:
         predicted: β · rms‖J‖_F.
         query: rms ‖∂L/∂q‖.
         keys: rms of ‖∂L/∂k‖ over all keys of a row together.
-        live: Share of rows with 1 − Σp² above :data:`LIVE_ABOVE`.
+        live: Share of rows with 1 − Σp² above :data:`LIVE_FROM`.
     """
 
     d_k: int
@@ -215,7 +213,7 @@ class _Sums:
             "jacobian": norm,
             "square": norm.square(),
             "saturated": p_max > SATURATED_ABOVE,
-            "live": 1 - second > LIVE_ABOVE,
+            "live": 1 - second > LIVE_FROM,
         }
         for name, value in values.items():
             self.moments[name].add(value)
@@ -252,7 +250,7 @@ def _gradients(
         sums["norm"].add(jacobian_norm(weights).square())
         sums["query"].add(q_grad.square().sum((-1, -2)))
         sums["keys"].add(k_grad.square().sum((-1, -2)))
-        sums["live"].add(1 - weights.square().sum(-1) > LIVE_ABOVE)
+        sums["live"].add(1 - weights.square().sum(-1) > LIVE_FROM)
     beta, rms = sums["variance"].root(), sums["norm"].root()
     return GradientRow(
         d_k=d_k,
