@@ -137,10 +137,11 @@ def normalise(
         return mode.normaliser(logits, keep, values or {})
     if keep is None:
         return logits.softmax(dim=-1)
-    hidden = ~keep
     # The lowest finite number, not -inf: a row without any key must not become NaN in the softmax.
-    masked = logits.masked_fill(hidden, torch.finfo(logits.dtype).min)
-    return masked.softmax(dim=-1).masked_fill(hidden, 0.0)
+    # Beside any key that is kept its weight is exactly 0.
+    masked = torch.where(keep, logits, torch.finfo(logits.dtype).min)
+    some = keep.any(dim=-1, keepdim=True)
+    return masked.softmax(dim=-1) * some.to(logits.dtype)
 
 
 def choose_backend(backend: str, mode: ScaleMode, n_keys: int, device: torch.device) -> str:
