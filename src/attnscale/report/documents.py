@@ -118,7 +118,7 @@ Initial deviation: standard deviation of the logits within rows, untrained pre-n
 d_k = d_model = 64, PyTorch's initialisation, 95 % interval over seeds (`python -m src.theory`).
 ms/step and ÷ sqrt: a training step of the default Transformer and its ratio to one of `sqrt`, all
 modes in turn, medians (`python -m benchmarks.modes`). Loss and BLEU:
-`python -m src.train -m experiment=scale_modes` (the bundled corpus, one seed, four epochs).
+`python -m src.train -m experiment=scale_modes` (the bundled corpus, one seed).
 
 {markdown_table(columns, measured)}
 
