@@ -60,6 +60,8 @@ def test_a_slow_command_runs(shell: Any, command: str) -> None:
     _, _, app, *arguments = shlex.split(command)
     done = shell(*arguments, app=app, timeout=1200)
     assert done.returncode == 0, done.stderr
+    if app != "src.train":
+        return
     jobs = shell.jobs()
     assert [run.info.status for run in jobs] == ["FINISHED"] * 4
     scaled = [run for run in jobs if run.data.params["attention.scale"] == "sqrt"]

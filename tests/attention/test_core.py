@@ -365,3 +365,10 @@ def test_importing_attention_is_cheap() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert made.stdout.splitlines() == ["attnscale [] False", "attnscale.attention [] True"]
+
+
+def test_a_hidden_key_has_no_weight_beside_keys_without_any() -> None:
+    logits = torch.full((1, 1, 2, 3), -torch.inf)
+    keep = torch.tensor([[True, True, False], [True, False, False]])
+    assert torch.equal(normalise(logits, keep)[..., 2], torch.zeros(1, 1, 2))
+    assert torch.equal(normalise(logits, keep)[0, 0, 1, 1:], torch.zeros(2))

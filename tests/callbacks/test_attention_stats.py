@@ -415,10 +415,10 @@ def test_attentions_measured_together_are_as_each_alone(
 
 def test_only_what_is_alike_is_measured_together() -> None:
     def seen(path: str, **changed: Any) -> Seen:
-        q = torch.zeros(2, 1, changed.pop("queries", 3), 4)
+        q, k = torch.zeros(2, 1, changed.pop("queries", 3), 4), torch.zeros(2, 1, 3, 4)
         real = changed.pop("real", None)
         mode, keep = resolve_scale(changed.pop("mode", "sqrt")), changed.pop("keep", None)
-        attended = Attended(q=q, k=q, keep=keep, mode=mode, values={}, raw_q=q, raw_k=q)
+        attended = Attended(q=q, k=k, keep=keep, mode=mode, values={}, raw_q=q, raw_k=k)
         return Seen(0, path, attended, real)
 
     mask = torch.ones(3, 3, dtype=torch.bool)
@@ -435,7 +435,9 @@ def test_only_what_is_alike_is_measured_together() -> None:
             seen("h", real=torch.ones(2, 3, dtype=torch.bool)),
             seen("i", keep=per_head),
             seen("j", keep=per_head),
+            seen("k", queries=2**19),
+            seen("l", queries=2**19),
         ]
     )
     paths = ["".join(one.path for one in group) for group in found]
-    assert paths == ["ac", "bd", "e", "f", "g", "h", "i", "j"]
+    assert paths == ["ac", "bd", "e", "f", "g", "h", "i", "j", "k", "l"]

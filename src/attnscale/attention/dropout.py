@@ -17,33 +17,33 @@ from torch.nn import functional
 LANES, RANGE = 4, 2**16
 
 
-def _factors(x: Tensor, p: float) -> Tensor:
-    """Return what multiplies each element of x: 0 with probability p, else 1/(1 − p)."""
+def _kept(x: Tensor, p: float) -> Tensor:
+    """Return 0 with probability p, else 1, for each element of x and in its type."""
     n = x.numel()
     bits = torch.empty((n + LANES - 1) // LANES, dtype=torch.int64)
     bits.random_(torch.iinfo(torch.int64).min, None)  # all 64 bits
     lanes = bits.view(torch.int16)[:n].view(x.shape)
-    factors = torch.empty_like(x, memory_format=torch.contiguous_format)
+    kept = torch.empty_like(x, memory_format=torch.contiguous_format)
     # Straight into numbers: a mask of booleans costs several times as much to make and to use.
-    torch.ge(lanes, round(p * RANGE) - RANGE // 2, out=factors)
-    return factors.mul_(1.0 / (1.0 - p))
+    return torch.ge(lanes, round(p * RANGE) - RANGE // 2, out=kept)
 
 
 class _Dropout(torch.autograd.Function):
-    """Keeps the factors, and nothing else, for the way back."""
+    """Keeps what was kept, as 0 and 1, and nothing else for the way back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
         """Drop and rescale."""
-        factors = _factors(x, p)
-        ctx.save_for_backward(factors)
-        return x * factors
+        kept = _kept(x, p)
+        ctx.save_for_backward(kept)
+        ctx.scale = 1.0 / (1.0 - p)
+        return (x * kept).mul_(ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         """Send back what was kept, with the same factor."""
-        (factors,) = ctx.saved_tensors
-        return gradients[0] * factors, None
+        (kept,) = ctx.saved_tensors
+        return (gradients[0] * kept).mul_(ctx.scale), None
 
 
 def dropout(x: Tensor, p: float) -> Tensor:

@@ -140,7 +140,8 @@ def deviations_of(sample: Sample, attended: Sequence[Attended]) -> list[float]:
     if not bool(sample.rows.counted.any()):
         raise ValueError("no row has two kept keys")
     normalises = attended[0].mode.buffers is not None
-    moments = _moments(sample, len(attended), normalises=normalises)
+    with torch.autocast(sample.rows.like.device.type, enabled=False):
+        moments = _moments(sample, len(attended), normalises=normalises)
     return [
         one.mode.deviation(part, one.values) for one, part in zip(attended, moments, strict=True)
     ]

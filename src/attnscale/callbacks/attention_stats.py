@@ -35,6 +35,9 @@ LARGEST = ("logit_max", "logit_gap")
 
 BLOCK = 16
 
+MOST_TOGETHER = 2**22
+"""Entries of the score matrices of attentions that are measured together."""
+
 Listener = Callable[[SteppedModule, int, str, dict[str, list[float]]], None]
 """(task, step, attention's path, statistic -> value of each head)."""
 
@@ -74,17 +77,21 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
 def alike(seen: Sequence[Seen]) -> list[list[Seen]]:
     """Group attentions of one step that can be measured together, as if they were one.
 
-    They have the same shapes, mode, mask (without an axis of heads) and real queries.
+    They have the same shapes, mode, mask (without an axis of heads) and real queries. Where the
+    score matrices are large, so that starting an operation is not what it costs, each stays alone:
+    a group's are in memory at once.
     """
     groups: list[list[Seen]] = []
     for one in seen:
         a = one.attended
+        size = a.q[..., 0].numel() * a.k.shape[2]
         for group in groups:
             b = group[0].attended
             if (
-                a.mode is b.mode
+                (len(group) + 1) * size <= MOST_TOGETHER
+                and a.mode is b.mode
                 and (a.q.shape, a.k.shape, a.q.dtype) == (b.q.shape, b.k.shape, b.q.dtype)
-                and (a.x is None) == (b.x is None)
+                and (None if a.x is None else a.x.shape) == (None if b.x is None else b.x.shape)
                 and (a.keep is None or a.keep.ndim < 3 or a.keep.shape[-3] == 1)
                 and _same(a.keep, b.keep)
                 and _same(one.real, group[0].real)
@@ -227,9 +234,12 @@ class AttentionStats(pl.Callback):
                 largest = [i for i, name in enumerate(names) if name in LARGEST]
                 table = self._together(module, own, count)
                 if largest:
-                    gathered = module.all_gather(own[largest])
+                    # A process without any row has no largest value.
+                    some = torch.where(count > 0, own[largest], -torch.inf)
+                    gathered = module.all_gather(some)
                     assert isinstance(gathered, Tensor)
-                    table[largest] = gathered.amax(dim=0)
+                    most = gathered.amax(dim=0)
+                    table[largest] = torch.where(most == -torch.inf, 0.0, most)
             values = dict(zip(names, table.tolist(), strict=True))
             for listener in self.listeners:
                 listener(module, step, path, values)

@@ -25,8 +25,8 @@ MOST_AT_ONCE = 1000
 """Points that MLflow takes in one call."""
 
 INSERT = (
-    "INSERT OR IGNORE INTO metrics (run_uuid, key, value, timestamp, step, is_nan) "
-    "VALUES (?, ?, ?, ?, ?, ?)"
+    "INSERT INTO metrics (run_uuid, key, value, timestamp, step, is_nan) "
+    "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 
 
