@@ -10,7 +10,7 @@ not NaN.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -274,26 +274,14 @@ def attend(
     show = None
     if tap is not None:
         detached = {n: x.detach() if isinstance(x, Tensor) else x for n, x in values.items()}
-        seen = [x.detach() for x in (q, k, raw_q, raw_k)]
-
-        def show(logits: Tensor | None = None, weights: Tensor | None = None) -> None:
-            q, k, raw_q, raw_k = seen
-            tap(
-                Attended(
-                    q=q,
-                    k=k,
-                    keep=keep,
-                    mode=mode,
-                    values=detached,
-                    raw_q=raw_q,
-                    raw_k=raw_k,
-                    made_logits=logits,
-                    made_weights=weights,
-                )
-            )
-
+        seen = (x.detach() for x in (raw_q, raw_k))
+        attended = Attended(q.detach(), k.detach(), keep, mode, detached, *seen)
         if chosen == "fused":
-            show()
+            tap(attended)
+
+        def show(logits: Tensor, weights: Tensor) -> None:
+            tap(replace(attended, made_logits=logits, made_weights=weights))
+
     if chosen == "fused":
         return _fused(q, k, v, keep, dropout)
     return _explicit(q, k, v, mode=mode, values=values, keep=keep, dropout=dropout, show=show)

@@ -69,23 +69,6 @@ def component_variance(
     return total / (count * vectors.shape[-1])
 
 
-def pairwise_cosine(
-    x: Float[Tensor, "batch position d_model"], real: Bool[Tensor, "#batch some #position"]
-) -> Float[Tensor, " some"]:
-    """Return the mean cosine between two different real positions of one sequence.
-
-    Args:
-        x: Layer input, fp32 or wider. A zero vector has cosine 0 with every other.
-        real: True where a position holds a real token; its second axis is the head, or 1.
-
-    Returns:
-        Mean over the sequences with at least two real positions, each sequence counting once; 0
-        where there is none.
-    """
-    real = real.expand(x.shape[0], -1, x.shape[1])
-    return cosine_of_units(unit_vectors(x[:, None], real.any(dim=1)), real)
-
-
 def unit_vectors(
     x: Float[Tensor, "batch input position d_model"], real: Bool[Tensor, "batch position"]
 ) -> Float[Tensor, "batch input position d_model"]:
@@ -97,9 +80,16 @@ def unit_vectors(
 def cosine_of_units(
     unit: Float[Tensor, "batch #some position d_model"], real: Bool[Tensor, "batch #some position"]
 ) -> Float[Tensor, " some"]:
-    """Return :func:`pairwise_cosine` of vectors that have length 1 already, or 0.
+    """Return the mean cosine between two different real positions of one sequence.
 
-    Vectors of several inputs may share one mask, and one input may have several masks.
+    Args:
+        unit: Layer inputs as :func:`unit_vectors` makes them; a zero vector has cosine 0 with every
+            other. Several inputs may share one mask, and one input may have several masks.
+        real: True where a position holds a real token; its second axis is input, head, or 1.
+
+    Returns:
+        Mean over the sequences with at least two real positions, each sequence counting once; 0
+        where there is none.
     """
     weight = real.to(unit.dtype)
     # (batch, some, 1, position) @ (batch, some, position, d_model) -> (batch, some, d_model)
