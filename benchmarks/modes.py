@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from tabulate import tabulate
 
-from attnscale.attention import SCALE_MODES
+from attnscale.attention import SCALES
 from attnscale.config.build import compose, project_root
 from attnscale.data.translation import TranslationBatch
 from attnscale.data.vocabulary import PADDING
@@ -65,7 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--modes", nargs="+", default=list(SCALE_MODES), help="with sqrt")
+    parser.add_argument("--modes", nargs="+", default=list(SCALES), help="with sqrt")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--uri", default=None, help="where to record; the project's store if unset")
     options = parser.parse_args()

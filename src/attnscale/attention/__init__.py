@@ -2,32 +2,35 @@
 
 from attnscale.attention.core import BACKENDS, Attended, attend
 from attnscale.attention.masks import causal_keep, combine, padding_keep
-from attnscale.attention.module import KeyValueCache, MultiHeadAttention
+from attnscale.attention.module import AttentionMaker, KeyValueCache, MultiHeadAttention
 from attnscale.attention.scale import (
-    SCALE_MODES,
+    SCALES,
     Moments,
-    ScaleMode,
-    Sizes,
-    check_options,
-    resolve_scale,
+    Scale,
+    ScaleFactory,
+    choose_scale,
+    name_of,
+    scores_of,
 )
 from attnscale.attention.taps import attentions, tapped
 
 __all__ = [
     "BACKENDS",
-    "SCALE_MODES",
+    "SCALES",
     "Attended",
+    "AttentionMaker",
     "KeyValueCache",
     "Moments",
     "MultiHeadAttention",
-    "ScaleMode",
-    "Sizes",
+    "Scale",
+    "ScaleFactory",
     "attend",
     "attentions",
     "causal_keep",
-    "check_options",
+    "choose_scale",
     "combine",
+    "name_of",
     "padding_keep",
-    "resolve_scale",
+    "scores_of",
     "tapped",
 ]

@@ -1,7 +1,10 @@
-"""Masks. One polarity in the whole project: ``keep`` is True where a key may be attended."""
+"""Masks, and what is done over the keys that they keep.
+
+One polarity in the whole project: ``keep`` is True where a key may be attended.
+"""
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -39,3 +42,24 @@ def combine(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | None:
         if mask is not None:
             kept = mask if kept is None else kept & mask
     return kept
+
+
+def kept_count(keep: Bool[Tensor, "..."] | None, n_keys: int) -> Float[Tensor, "..."] | float:
+    """Return the number of kept keys of each row, broadcastable to (batch, head, query, 1)."""
+    if keep is None:
+        return float(n_keys)
+    counted = keep.sum(dim=-1, keepdim=True)
+    return (counted if keep.shape[-1] == n_keys else counted * n_keys).float()
+
+
+def softmax_over_kept(
+    logits: Float[Tensor, "batch head query key"], keep: Bool[Tensor, "..."] | None
+) -> Float[Tensor, "batch head query key"]:
+    """Softmax over the kept keys; a row without any has weights 0 and sends no gradient back."""
+    if keep is None:
+        return logits.softmax(dim=-1)
+    # The lowest finite number, not -inf: a row without any key must not become NaN in the softmax.
+    weights = torch.where(keep, logits, torch.finfo(logits.dtype).min).softmax(dim=-1)
+    if weights.device.type == "cpu":
+        return weights * keep.to(weights.dtype)  # several times as fast as a choice there
+    return torch.where(keep, weights, 0.0)

@@ -7,7 +7,7 @@ each other (the paper has d_k = d_v = d_model / n_heads), the scale is an argume
 off unless asked for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -16,7 +16,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnscale.attention.core import BACKENDS, Attended, Tap, attend, choose_backend
-from attnscale.attention.scale import Sizes, Values, check_options, resolve_scale
+from attnscale.attention.scale import Scale, ScaleFactory, choose_scale
+
+SIDES = ("source", "target")
 
 
 @dataclass
@@ -66,12 +68,12 @@ class MultiHeadAttention(nn.Module):
         n_heads: int,
         d_k: int,
         d_v: int,
-        scale: str | float,
-        options: Mapping[str, float] | None = None,
-        statistics: Mapping[str, float] | None = None,
+        scale: str | float | ScaleFactory | Scale,
         bias: bool = False,
         dropout: float = 0.0,
         backend: str = "auto",
+        queries: str = "source",
+        keys: str = "source",
     ) -> None:
         """Create the four projections and what the scale mode learns.
 
@@ -80,17 +82,17 @@ class MultiHeadAttention(nn.Module):
             n_heads: Number of heads.
             d_k: Size of a query or key, per head.
             d_v: Size of a value, per head.
-            scale: A scale mode's name or a positive number.
-            options: The mode's own options, such as ``{"cap": 50.0}`` for ``softcap``.
-            statistics: What a mode wants to know of the training data, such as
-                ``{"length_p97_5": 26.0}`` for ``qknorm``.
+            scale: A scale, which other attentions may share; or what makes one, a scale mode's name
+                or a positive number.
             bias: Whether the four projections have a bias.
             dropout: Probability with which an attention weight is dropped while training.
             backend: "auto", "explicit" or "fused".
+            queries: Which side of a translation the queries come from, "source" or "target".
+            keys: Which side the keys come from.
 
         Raises:
-            ValueError: If a size is below 1, the dropout is outside [0, 1), or scale, options or
-                backend are not allowed.
+            ValueError: If a size is below 1, the dropout is outside [0, 1), or scale, backend or a
+                side are not allowed.
         """
         super().__init__()
         sizes = {"d_model": d_model, "n_heads": n_heads, "d_k": d_k, "d_v": d_v}
@@ -101,70 +103,43 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"model.dropout={dropout}: must be at least 0 and below 1")
         if backend not in BACKENDS:
             raise ValueError(f"attention.backend={backend}: allowed are {', '.join(BACKENDS)}")
+        for side in (queries, keys):
+            if side not in SIDES:
+                raise ValueError(f"side {side!r}: allowed are {', '.join(SIDES)}")
         self.d_model, self.n_heads, self.d_k, self.d_v = d_model, n_heads, d_k, d_v
         self.dropout, self.backend = dropout, backend
-        self.mode = resolve_scale(scale)
-        self.options = check_options(self.mode, options or {})
-        if backend == "fused":
-            choose_backend(backend, self.mode, 1, torch.device("cpu"))
+        self.queries, self.keys = queries, keys
         self.q = nn.Linear(d_model, n_heads * d_k, bias=bias)
         self.k = nn.Linear(d_model, n_heads * d_k, bias=bias)
         self.v = nn.Linear(d_model, n_heads * d_v, bias=bias)
         self.o = nn.Linear(n_heads * d_v, d_model, bias=bias)
-        made = Sizes(
-            n_heads=n_heads,
-            d_k=d_k,
-            d_model=d_model,
-            options=self.options,
-            statistics=statistics or {},
-        )
-        learned = {} if self.mode.parameters is None else self.mode.parameters(made)
-        self.scale = nn.ParameterDict(
-            {name: nn.Parameter(value) for name, value in learned.items()}
-        )
-        kept = {} if self.mode.buffers is None else self.mode.buffers(made)
-        for name, value in kept.items():
-            self.register_buffer(name, value)
-        self.buffer_names = tuple(kept)
-        self.constants: dict[str, float] = dict(self.options)
-        if "d_model" in self.mode.needs:
-            self.constants["d_model"] = float(d_model)
+        if isinstance(scale, str | int | float):
+            scale = choose_scale(scale)
+        if not isinstance(scale, Scale):
+            scale = scale(n_heads=n_heads, d_k=d_k, d_model=d_model)
+        self.scale = scale
+        if backend == "fused":
+            choose_backend(backend, scale, 1, torch.device("cpu"))
         self.tap: Tap | None = None
         self.fold()
 
     @torch.no_grad()
     def fold(self) -> None:
-        """Multiply the newly initialised W_q and its bias by the mode's gain, if it has one."""
-        if self.mode.init_gain is not None:
+        """Multiply the newly initialised W_q and its bias by the scale's gain, if it has one."""
+        gain = self.scale.init_gain(self.d_k)
+        if gain != 1.0:
             for parameter in self.q.parameters():
-                parameter.mul_(self.mode.init_gain(self.d_k))
+                parameter.mul_(gain)
 
     def projections(self) -> dict[str, list[nn.Parameter]]:
         """Return the parameters of the q, k, v and o projections, weights first."""
         return {name: list(getattr(self, name).parameters()) for name in ("q", "k", "v", "o")}
 
-    def temperatures(self) -> list[nn.Parameter]:
-        """Return what the scale mode learns; these get no weight decay."""
-        return list(self.scale.values())
-
-    def values(self) -> Values:
-        """Return what the scale mode reads now: options, facts, parameters and buffers."""
-        if not self.scale and not self.buffer_names:
-            return self.constants
-        made: dict[str, Tensor | float] = {
-            **self.constants,
-            **cast(Mapping[str, Tensor], self.scale),
-        }
-        if self.buffer_names:
-            made |= {name: getattr(self, name) for name in self.buffer_names}
-            made["training"] = float(self.training)
-        return made
-
-    def temperature(self) -> Tensor | None:
-        """Return what the mode has learned to multiply logits by, one per head, or None."""
-        if self.mode.temperature is None:
-            return None
-        return self.mode.temperature(self.values()).detach().clone().expand(self.n_heads)
+    @torch.no_grad()
+    def learned_scale(self) -> Float[Tensor, " head"] | None:
+        """Return what the scale has learned to multiply logits by, one per head, or None."""
+        learned = self.scale.learned_scale()
+        return None if learned is None else learned.clone().expand(self.n_heads)
 
     def _split(self, x: Tensor, size: int) -> Tensor:
         # (batch, position, head * size) -> (batch, head, position, size)
@@ -185,12 +160,12 @@ class MultiHeadAttention(nn.Module):
         cache.k, cache.v = k, v
         return k, v
 
-    @staticmethod
-    def _with_source(tap: Tap, source: Tensor) -> Tap:
+    def _informed(self, tap: Tap, source: Tensor) -> Tap:
+        """Return a tap that is also told what only this module knows."""
         x = source.detach()
 
         def receive(attended: Attended) -> None:
-            tap(replace(attended, x=x))
+            tap(replace(attended, x=x, queries=self.queries, keys=self.keys))
 
         return receive
 
@@ -213,16 +188,13 @@ class MultiHeadAttention(nn.Module):
             cache: Keys and values of earlier calls, for decoding step by step; it is updated.
         """
         source = query if source is None else source
-        tap = self.tap
-        if tap is not None:
-            tap = self._with_source(tap, source)
+        tap = None if self.tap is None else self._informed(self.tap, source)
         k, v = self._keys_and_values(source, cache)
         attended = attend(
             self._split(self.q(query), self.d_k),
             k,
             v,
-            scale=self.mode,
-            values=self.values(),
+            scale=self.scale,
             keep=keep,
             causal=causal,
             dropout=self.dropout if self.training else 0.0,
@@ -232,3 +204,9 @@ class MultiHeadAttention(nn.Module):
         # (batch, head, query, d_v) -> (batch, query, head * d_v)
         joined = attended.squeeze(1) if self.n_heads == 1 else attended.transpose(1, 2).flatten(2)
         return cast(Tensor, self.o(joined))
+
+
+AttentionMaker = Callable[..., MultiHeadAttention]
+"""Makes every attention of a model: scale and backend are chosen, the keyword arguments
+``d_model``, ``n_heads``, ``d_k``, ``d_v``, ``bias``, ``dropout``, ``queries`` and ``keys`` are the
+model's. ``functools.partial(MultiHeadAttention, scale="sqrt")`` is one."""

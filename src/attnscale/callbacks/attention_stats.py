@@ -17,10 +17,13 @@ import torch
 from torch import Tensor
 
 from attnscale.attention import Attended, attentions
-from attnscale.attention.prediction import deviations_of
-from attnscale.attention.stats import STATISTICS, measure
-from attnscale.attention.stats_attended import sample_of
-from attnscale.attention.stats_qk import spectral_norm
+from attnscale.attention.stats import (
+    STATISTICS,
+    measure,
+    predicted_stds,
+    sample_of,
+    spectral_norm,
+)
 from attnscale.task.observing import Receiver
 from attnscale.task.stepping import SteppedModule
 
@@ -89,7 +92,7 @@ def alike(seen: Sequence[Seen]) -> list[list[Seen]]:
             b = group[0].attended
             if (
                 (len(group) + 1) * size <= MOST_TOGETHER
-                and a.mode is b.mode
+                and type(a.scale) is type(b.scale)
                 and (a.q.shape, a.k.shape, a.q.dtype) == (b.q.shape, b.k.shape, b.q.dtype)
                 and (None if a.x is None else a.x.shape) == (None if b.x is None else b.x.shape)
                 and (a.keep is None or a.keep.ndim < 3 or a.keep.shape[-3] == 1)
@@ -182,7 +185,7 @@ class AttentionStats(pl.Callback):
     def sample(self, group: Sequence[Seen]) -> list[Kept]:
         """Measure attentions that are alike; the figures stay tensors until they are read back."""
         attended, real = [one.attended for one in group], group[0].real
-        softmax = attended[0].mode.normaliser is None
+        softmax = attended[0].scale.is_softmax
         names = tuple(
             name
             for name in self.names
@@ -197,7 +200,7 @@ class AttentionStats(pl.Callback):
         found = measure(sample, names)
         count = sample.rows.count.float()
         some = bool((count > 0).any())
-        predicted = deviations_of(sample, attended) if some else [0.0] * len(group)
+        predicted = predicted_stds(sample, attended) if some else [0.0] * len(group)
         together = torch.stack([*found.values(), count]).float().chunk(len(group), dim=1)
         return [
             Kept(

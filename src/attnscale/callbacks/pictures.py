@@ -19,7 +19,7 @@ import pytorch_lightning as pl
 import torch
 
 from attnscale.attention import Attended, tapped
-from attnscale.attention.prediction import counted_rows, predicted_deviation
+from attnscale.attention.stats import counted_rows, predicted_std
 from attnscale.callbacks.attention_stats import AttentionStats
 from attnscale.task.stepping import SteppedModule
 from attnscale.tracking.logger import MLflowLogger
@@ -121,7 +121,7 @@ class Pictures(pl.Callback):
         centred = centred[np.isfinite(centred)]
         bound = max(float(np.abs(centred).max()) if centred.size else 1.0, 1e-6)
         counts, edges = np.histogram(centred, BINS, range=(-bound, bound))
-        predicted = predicted_deviation(attended, real) if bool(rows.any()) else 0.0
+        predicted = predicted_std(attended, real) if bool(rows.any()) else 0.0
         queries, keys = module.labels(path, self.batch, self.examples)
         return {
             f"weights/{path}": attended.weights()[: self.examples].half().cpu().numpy(),

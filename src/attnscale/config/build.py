@@ -23,7 +23,7 @@ from hydra.utils import instantiate as hydra_instantiate  # noqa: TID251 -- the 
 from omegaconf import DictConfig, OmegaConf
 
 from attnscale.config.app_schema import APP_GROUPS
-from attnscale.config.schema import GROUPS
+from attnscale.config.schema import GROUPS, AttentionConfig
 
 ALLOWED_TARGETS = ("attnscale", "torch", "pytorch_lightning", "torchmetrics")
 
@@ -100,9 +100,9 @@ def compose(overrides: Sequence[str], *, folder: Path, root: str = "train") -> d
 
 def scale_modes() -> str:
     """Return the names that ``attention.scale`` takes, for the help text."""
-    from attnscale.attention.scale import SCALE_MODES
+    from attnscale.attention.scale import SCALES
 
-    return ", ".join(SCALE_MODES)
+    return ", ".join(SCALES)
 
 
 def choices() -> str:
@@ -117,9 +117,14 @@ def choices() -> str:
 
 def register() -> None:
     """Register types and resolvers; may be called repeatedly."""
+    from attnscale.attention.scale import all_options
+
     store = ConfigStore.instance()
     for (group, name), node in {**GROUPS, **APP_GROUPS}.items():
         store.store(group=group, name=name, node=node)
+    # The options of the scale modes have their defaults in the modes' classes.
+    options = AttentionConfig(options=all_options())
+    store.store(group="schema/attention", name="default", node=options)
     OmegaConf.register_new_resolver("project", lambda: str(project_root()), replace=True)
     OmegaConf.register_new_resolver("scale_modes", scale_modes, replace=True)
     OmegaConf.register_new_resolver("choices", choices, replace=True)

@@ -247,7 +247,6 @@ class TrainConfig:
 
 
 GROUPS: dict[tuple[str, str], type] = {
-    ("schema/attention", "default"): AttentionConfig,
     ("schema/model", "autoencoder"): AutoencoderConfig,
     ("schema/data", "gaussian"): GaussianConfig,
     ("schema/model", "transformer"): TransformerConfig,

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -10,13 +11,12 @@ import torch
 from torch import nn
 
 from attnscale import __version__
-from attnscale.attention import check_options, resolve_scale
+from attnscale.attention import MultiHeadAttention, ScaleFactory, choose_scale
 from attnscale.config.build import build
 from attnscale.data.statistics import statistics
 from attnscale.experiment.checkpoints import load_checkpoint, take_vocabularies
 from attnscale.experiment.processes import processes_wanted
 from attnscale.experiment.trainer import check_trainer_keys, make_trainer, quiet_warnings
-from attnscale.model.layers import AttentionSettings
 from attnscale.model.sigma_reparam import reparametrise
 from attnscale.task.qk_clip import QKClip
 from attnscale.task.stepping import SteppedModule, Stepping
@@ -32,22 +32,18 @@ class Parts:
     trainer: pl.Trainer
 
 
-def attention_settings(
-    config: Mapping[str, Any], statistics: Mapping[str, float]
-) -> AttentionSettings:
-    """Return the settings for a model: the chosen mode with its own options only.
+def scale_factory(config: Mapping[str, Any]) -> ScaleFactory:
+    """Return what makes the model's scales, but for the data's statistics.
 
     Args:
         config: The plain configuration.
-        statistics: What the mode wants to know of the data.
 
     Raises:
         ValueError: If the scale mode or one of its options is not allowed.
     """
     attention = config["attention"]
-    mode = resolve_scale(attention["scale"])
-    options = check_options(mode, attention["options"].get(mode.name, {}))
-    return AttentionSettings(attention["scale"], attention["backend"], options, statistics)
+    scale = attention["scale"]
+    return choose_scale(scale, attention["options"].get(scale, {}))
 
 
 def batches_counted(config: Mapping[str, Any]) -> bool:
@@ -93,29 +89,21 @@ def check_lengths(config: Mapping[str, Any]) -> None:
         )
 
 
-def wanted_statistics(config: Mapping[str, Any], data: Any) -> dict[str, float]:
-    """Return what the scale mode wants to know of the training data; nothing for most modes."""
-    wanted = resolve_scale(config["attention"]["scale"]).statistic
-    return dict(statistics(data, () if wanted is None else (wanted,)))
-
-
 def make_model(
-    config: Mapping[str, Any],
-    arguments: Mapping[str, Any],
-    statistics: Mapping[str, float] | None = None,
+    config: Mapping[str, Any], scale: ScaleFactory, arguments: Mapping[str, Any]
 ) -> nn.Module:
     """Build the model.
 
     Args:
         config: The plain configuration.
+        scale: Makes the scale of each attention.
         arguments: What the model must know of the data.
-        statistics: What the scale mode must know of the data.
     """
-    settings = attention_settings(config, statistics or {})
-    made = build(config["model"], attention=settings, **arguments)
-    assert isinstance(made, nn.Module)
-    reparametrise(made, config["attention"]["sigma_reparam"])
-    return made
+    attention = partial(MultiHeadAttention, scale=scale, backend=config["attention"]["backend"])
+    model = build(config["model"], attention=attention, **arguments)
+    assert isinstance(model, nn.Module)
+    reparametrise(model, config["attention"]["sigma_reparam"])
+    return model
 
 
 def _optimizer_maker(config: Mapping[str, Any]) -> Any:
@@ -187,9 +175,10 @@ def assemble(config: Mapping[str, Any], record: Record | None) -> Parts:
     trainer = make_trainer(config, record)
     check_lengths(config)
     arguments = data.model_arguments()
+    scale = scale_factory(config)
     if measured is None:
-        measured = wanted_statistics(config, data)
-    model = make_model(config, arguments, measured)
+        measured = dict(statistics(data, tuple(scale.kind.statistics.values())))
+    model = make_model(config, replace(scale, statistics=measured), arguments)
     if trainer.world_size != processes_wanted(config["trainer"]):
         raise ValueError(
             f"trainer.devices={config['trainer']['devices']}: wants "

@@ -1,6 +1,7 @@
 """Using a trained translation model: from a checkpoint alone."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 
 from attnscale.data.vocabulary import BEGIN, END, PADDING, Preprocessing, Vocabulary
 from attnscale.decoding.greedy import greedy
-from attnscale.experiment.assemble import make_model
+from attnscale.experiment.assemble import make_model, scale_factory
 from attnscale.experiment.checkpoints import load_checkpoint
 from attnscale.model.transformer import Transformer
 
@@ -33,7 +34,8 @@ class Translator:
         self.join = Preprocessing(*settings, data["target"]).joiner()
         self.max_length = data["max_length"]
         sizes = {"source_size": len(self.source), "target_size": len(self.target)}
-        model = make_model(config, sizes, state["attnscale"].get("statistics"))
+        statistics = state["attnscale"].get("statistics") or {}
+        model = make_model(config, replace(scale_factory(config), statistics=statistics), sizes)
         assert isinstance(model, Transformer)
         prefix = "model."
         weights = {

@@ -10,8 +10,8 @@ feed-forward network.
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnscale.attention import MultiHeadAttention
-from attnscale.model.layers import NORMS, AttentionSettings, FeedForward, check_choice, initialise
+from attnscale.attention import AttentionMaker, MultiHeadAttention
+from attnscale.model.layers import NORMS, FeedForward, check_choice, initialise
 
 
 class AutoencoderLayer(nn.Module):
@@ -66,7 +66,7 @@ class AttentionAutoencoder(nn.Module):
     def __init__(
         self,
         *,
-        attention: AttentionSettings,
+        attention: AttentionMaker,
         d_model: int,
         d_k: int,
         d_v: int | None,
@@ -82,7 +82,7 @@ class AttentionAutoencoder(nn.Module):
         """Build and initialise the layers.
 
         Args:
-            attention: Scale mode, its options, and the backend.
+            attention: Makes the attentions, with the scale and backend of the run.
             d_model: Size of the vectors that are reconstructed.
             d_k: Size of a query or key, per head.
             d_v: Size of a value, per head; None means d_k.
@@ -105,17 +105,13 @@ class AttentionAutoencoder(nn.Module):
             raise ValueError(f"model.n_layers={n_layers}: must be at least 1")
         self.layers = nn.ModuleList(
             AutoencoderLayer(
-                attention=MultiHeadAttention(
+                attention=attention(
                     d_model=d_model,
                     n_heads=n_heads,
                     d_k=d_k,
                     d_v=d_k if d_v is None else d_v,
-                    scale=attention.scale,
-                    options=attention.options,
-                    statistics=attention.statistics,
                     bias=bias,
                     dropout=dropout,
-                    backend=attention.backend,
                 ),
                 feed_forward=None
                 if feed_forward is None

@@ -1,8 +1,6 @@
-"""What the models share: initialisation, the feed-forward network, the attention settings."""
+"""What the models share: initialisation and the feed-forward network."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -12,23 +10,6 @@ from attnscale.attention.dropout import Dropout
 
 INITS = ("torch", "xavier", "kaiming", "unit")
 NORMS = ("none", "pre", "post")
-
-
-@dataclass(frozen=True)
-class AttentionSettings:
-    """What every attention of a model is built with.
-
-    Attributes:
-        scale: ``attention.scale``.
-        backend: ``attention.backend``.
-        options: The mode's options.
-        statistics: What the data supplied for the mode.
-    """
-
-    scale: str | float
-    backend: str = "auto"
-    options: Mapping[str, float] = field(default_factory=dict)
-    statistics: Mapping[str, float] = field(default_factory=dict)
 
 
 def check_choice(key: str, value: str, allowed: tuple[str, ...]) -> str:

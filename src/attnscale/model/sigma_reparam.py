@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from attnscale.attention import attentions
+from attnscale.attention import attentions, name_of
 
 SIGMA_REPARAM = ("none", "qk", "all")
 
@@ -61,10 +61,10 @@ def reparametrise(model: nn.Module, which: str) -> None:
         return
     found = attentions(model).values()
     for attention in found:
-        if attention.mode.optimizer is not None:
+        if attention.scale.adjusts_optimizer:
             raise ValueError(
-                f"attention.sigma_reparam={which}: the control {attention.mode.name} holds for "
-                "plain weights only; use none"
+                f"attention.sigma_reparam={which}: the control {name_of(attention.scale)} "
+                "holds for plain weights only; use none"
             )
     if which == "qk":
         layers = [layer for attention in found for layer in (attention.q, attention.k)]

@@ -8,15 +8,10 @@ free of d_model / n_heads, no tied embeddings unless asked for.
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attnscale.attention import KeyValueCache, MultiHeadAttention
+from attnscale.attention import AttentionMaker, KeyValueCache, MultiHeadAttention
 from attnscale.attention.dropout import Dropout
 from attnscale.model.embedding import Embedding
-from attnscale.model.layers import (
-    AttentionSettings,
-    FeedForward,
-    check_choice,
-    initialise,
-)
+from attnscale.model.layers import FeedForward, check_choice, initialise
 
 STACK_NORMS = ("pre", "post")
 
@@ -44,12 +39,12 @@ class Sublayer(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """A layer of the encoder, or with ``cross`` one of the decoder."""
+    """A layer of the encoder, or of the decoder."""
 
     def __init__(
         self,
         *,
-        attention: AttentionSettings,
+        attention: AttentionMaker,
         d_model: int,
         d_k: int,
         d_v: int,
@@ -65,28 +60,27 @@ class TransformerLayer(nn.Module):
         super().__init__()
         self.decoder = decoder
 
-        def make() -> MultiHeadAttention:
-            return MultiHeadAttention(
+        def make(queries: str, keys: str) -> MultiHeadAttention:
+            return attention(
                 d_model=d_model,
                 n_heads=n_heads,
                 d_k=d_k,
                 d_v=d_v,
-                scale=attention.scale,
-                options=attention.options,
-                statistics=attention.statistics,
                 bias=bias,
                 dropout=attention_dropout,
-                backend=attention.backend,
+                queries=queries,
+                keys=keys,
             )
 
         def around() -> Sublayer:
             return Sublayer(d_model=d_model, norm=norm, dropout=dropout)
 
         # Named "self" and "cross", so that a metric reads attention/encoder.0.self/...
-        self.add_module("self", make())
+        side = "target" if decoder else "source"
+        self.add_module("self", make(side, side))
         self.self_around = around()
         if decoder:
-            self.cross = make()
+            self.cross = make("target", "source")
             self.cross_around = around()
         self.feed_forward = FeedForward(d_model=d_model, d_hidden=feed_forward, dropout=dropout)
         self.feed_forward_around = around()
@@ -120,7 +114,7 @@ class Transformer(nn.Module):
     def __init__(
         self,
         *,
-        attention: AttentionSettings,
+        attention: AttentionMaker,
         source_size: int,
         target_size: int,
         d_model: int,
@@ -142,7 +136,7 @@ class Transformer(nn.Module):
         """Build and initialise the model.
 
         Args:
-            attention: Scale mode, its options, and the backend.
+            attention: Makes the attentions, with the scale and backend of the run.
             source_size: Tokens of the source vocabulary.
             target_size: Tokens of the target vocabulary.
             d_model: Size of a position's vector.

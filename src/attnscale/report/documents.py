@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from attnscale.attention import SCALE_MODES, ScaleMode
+from attnscale.attention import SCALES, Scale
 from attnscale.report.claims import Settled
 from attnscale.report.trained import Results, Runs, rate_rows
 
@@ -19,7 +19,7 @@ LEFT_OUT = {
     "Llama 4's temperature": "1 for every position below 8,192",
     "YaRN's temperature": "1 without an extension of the context",
     "additive, sigmoid, entmax, sparsemax, softmax with a sink": "other score functions and "
-    "normalisers: a later step; a record can carry a normaliser already",
+    "normalisers: a later step; a scale can bring its own weights already",
     "Linformer, LSH, kernels": "cheaper attentions, which still divide by √d_k",
 }
 
@@ -49,17 +49,17 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> 
     return "\n".join([line(columns), "|" + "---|" * len(columns), *map(line, rows)])
 
 
-def kind(mode: ScaleMode) -> str:
+def kind(mode: type[Scale]) -> str:
     """Return what sort of function a mode has."""
-    if mode.normaliser is not None:
+    if not mode.is_softmax:
         return "normaliser"
-    return "q/k" if mode.qk is not None else "score"
+    return "q/k" if mode.fusible else "score"
 
 
 def registry_table(options: Mapping[str, Mapping[str, float]]) -> str:
     """Return the modes with formula, options, kind and source, from the registry alone."""
     rows = []
-    for name, mode in SCALE_MODES.items():
+    for name, mode in SCALES.items():
         given = ", ".join(f"`{key}={value:g}`" for key, value in options.get(name, {}).items())
         rows.append([f"`{name}`", mode.formula, given, kind(mode), mode.source])
     return markdown_table(["attention.scale", "logit", "options", "function", "source"], rows)
@@ -79,7 +79,7 @@ def modes_document(
     """
     trained = {run.scale: run for run in runs}
     measured = []
-    for name in SCALE_MODES:
+    for name in SCALES:
         found, run = figures.get(name), trained.get(name)
         measured.append(
             [
@@ -104,8 +104,8 @@ Generated from the registry by `python -m src.theory docs=docs`; do not edit. r 
 {registry_table(options)}
 
 Every mode but those with a score function or a normaliser may run on PyTorch's fused attention.
-What a mode learns gets no weight decay, and its temperature is recorded
-(`attention/<path>/temperature`).
+What a mode learns gets no weight decay, and what it multiplies the logits by is recorded
+(`attention/<path>/learned_scale`).
 
 With any mode: `attention.qk_clip=100` (QK-Clip, Kimi Team 2025: after a step, W_q and W_k of a head
 whose largest logit was above 100 shrink by a share of `attention.qk_clip_alpha=0.5` each) and

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 
-from attnscale.attention import SCALE_MODES
+from attnscale.attention import SCALES
 from attnscale.report.documents import ModeFigures
 from attnscale.report.trained import TrainedRun
 from attnscale.theory.claims import CLAIMS, between
@@ -86,5 +86,5 @@ def mode_figures(
             cost=costs.get(name),
             milliseconds=times.get(name),
         )
-        for name in SCALE_MODES
+        for name in SCALES
     }

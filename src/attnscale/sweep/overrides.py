@@ -8,7 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from attnscale.attention.scale import SCALE_MODES, resolve_scale
+from attnscale.attention.scale import SCALES, choose_scale
 
 LONGEST_NAME = 120
 _DULL = (
@@ -66,9 +66,9 @@ def check(overrides: Iterable[str], composed_scale: object) -> None:
     for scale in scales:
         # A value of the sweep's grammar may be a quoted string, which prints as its text.
         value = scale if isinstance(scale, int | float) else str(scale)
-        if isinstance(value, str) and value not in SCALE_MODES:
+        if isinstance(value, str) and value not in SCALES:
             value = _number(value)
-        used.add(resolve_scale(value).name)
+        used.add(choose_scale(value).name)
     for override in parsed:
         found = re.fullmatch(r"attention\.options\.([^.]+)(\..+)?", override.key_or_group)
         if found and found[1] not in used and not open_ended:

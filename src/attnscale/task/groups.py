@@ -1,4 +1,4 @@
-"""Which parameters an optimizer steps how, as the scale modes' records say.
+"""Which parameters an optimizer steps how, as the scale modes say.
 
 Three kinds: what a mode learns (no weight decay); W_q and its bias where the mode has factors for
 their optimizer; and everything else.
@@ -21,13 +21,15 @@ log = logging.getLogger(__name__)
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
     """Return the optimizer's groups; those of W_q carry their attention until :func:`adjust`."""
     found = list(attentions(model).values())
-    free = [p for attention in found for p in attention.temperatures()]
+    # A scale may be shared by several attentions.
+    learned = {id(p): p for attention in found for p in attention.scale.parameters()}
+    free = list(learned.values())
     queries = [
         (attention, list(attention.q.parameters()))
         for attention in found
-        if attention.mode.optimizer is not None
+        if attention.scale.adjusts_optimizer
     ]
-    taken = {id(p) for p in free} | {id(p) for _, ps in queries for p in ps}
+    taken = set(learned) | {id(p) for _, ps in queries for p in ps}
     groups: list[dict[str, Any]] = [
         {"params": [p for p in model.parameters() if id(p) not in taken]}
     ]
@@ -61,8 +63,7 @@ def adjust(optimizer: torch.optim.Optimizer) -> bool:
         if attention is None:
             continue
         assert isinstance(attention, MultiHeadAttention)
-        assert attention.mode.optimizer is not None
-        factors = attention.mode.optimizer(attention.d_k, rule)
+        factors = attention.scale.optimizer_factors(attention.d_k, rule)
         group["lr"] *= factors.lr
         group["weight_decay"] *= factors.weight_decay
         if "eps" in group:

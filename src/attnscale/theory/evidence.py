@@ -8,15 +8,15 @@ gradient            rms ‖∂L/∂q‖ of a random loss, none ÷ sqrt
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attnscale.attention import attend, attentions, resolve_scale
-from attnscale.attention.scale import Sizes
+from attnscale.attention import MultiHeadAttention, Scale, attend, attentions
+from attnscale.attention.scale import CosineFixed, ScoreLayerNorm, Sqrt
 from attnscale.model.autoencoder import AttentionAutoencoder
-from attnscale.model.layers import AttentionSettings
 from attnscale.theory.estimates import Estimate, mean_of, scaled, seeded
 from attnscale.theory.simulate import Growth
 from attnscale.theory.simulate_logits import logits_of_rows
@@ -73,7 +73,7 @@ def small_model(scale: str, *, d_k: int, seed: int) -> AttentionAutoencoder:
     """Return an untrained autoencoder of 32 components and two heads, in float64."""
     with seeded(seed):
         return AttentionAutoencoder(
-            attention=AttentionSettings(scale),
+            attention=partial(MultiHeadAttention, scale=scale),
             d_model=32,
             d_k=d_k,
             d_v=16,
@@ -153,11 +153,9 @@ def _gradient_ratios(seed: int) -> list[tuple[int, Estimate, Estimate]]:
 def _cosine(seed: int) -> list[tuple[int, Estimate]]:
     made = []
     for d_k in (64, 512):
-        sizes = Sizes(n_heads=1, d_k=d_k, d_model=d_k, options={"factor": 10.0})
-        values = resolve_scale("cosine_fixed").start(sizes)
         with seeded(seed):
             q, k = torch.randn(2000, d_k), torch.randn(2000, 14, d_k)
-        rows = logits_of_rows(q, k, "cosine_fixed", values)
+        rows = logits_of_rows(q, k, CosineFixed())
         made.append((d_k, mean_of(rows.std(dim=-1))))
     return made
 
@@ -167,11 +165,10 @@ def _row_spread(seed: int) -> tuple[Estimate, Estimate]:
         # Queries of several lengths, as trained ones have.
         q = torch.randn(2000, 64) * torch.rand(2000, 1).mul(1.5).exp()
         k = torch.randn(2000, 14, 64)
-    sizes = Sizes(n_heads=1, d_k=64, d_model=64, options={"eps": 1e-6})
-    values = resolve_scale("score_layernorm").start(sizes)
     found = []
-    for scale, given in (("score_layernorm", values), ("sqrt", None)):
-        deviations = logits_of_rows(q, k, scale, given).std(dim=-1).view(20, 100)
+    scales: tuple[Scale, ...] = (ScoreLayerNorm(n_heads=1), Sqrt())
+    for scale in scales:
+        deviations = logits_of_rows(q, k, scale).std(dim=-1).view(20, 100)
         found.append(mean_of(deviations.std(dim=-1)))
     return found[0], found[1]
 

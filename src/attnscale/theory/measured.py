@@ -6,15 +6,22 @@ sequences and on sentences of the bundled grammar, over several seeds.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from attnscale.attention import Attended, tapped
-from attnscale.attention.prediction import logit_deviation, predicted_deviation
+from attnscale.attention import (
+    Attended,
+    AttentionMaker,
+    MultiHeadAttention,
+    choose_scale,
+    tapped,
+)
+from attnscale.attention.stats import logit_std, predicted_std
 from attnscale.data.grammar import draw_pairs
 from attnscale.model.autoencoder import AttentionAutoencoder
-from attnscale.model.layers import INITS, AttentionSettings
+from attnscale.model.layers import INITS
 from attnscale.model.transformer import Transformer
 from attnscale.theory.estimates import Estimate, mean_of, seeded
 
@@ -41,9 +48,9 @@ class Measured:
     predicted: float
 
 
-def _autoencoder(settings: AttentionSettings, init: str, norm: str, d_k: int) -> nn.Module:
+def _autoencoder(attention: AttentionMaker, init: str, norm: str, d_k: int) -> nn.Module:
     return AttentionAutoencoder(
-        attention=settings,
+        attention=attention,
         d_model=64,
         d_k=d_k,
         d_v=32,
@@ -58,9 +65,9 @@ def _autoencoder(settings: AttentionSettings, init: str, norm: str, d_k: int) ->
     )
 
 
-def _transformer(settings: AttentionSettings, init: str, norm: str, d_k: int) -> nn.Module:
+def _transformer(attention: AttentionMaker, init: str, norm: str, d_k: int) -> nn.Module:
     return Transformer(
-        attention=settings,
+        attention=attention,
         source_size=VOCABULARY,
         target_size=VOCABULARY,
         d_model=64,
@@ -101,9 +108,9 @@ def _observe(model: nn.Module, batch: tuple[Tensor, ...]) -> Iterator[tuple[str,
     for path, attended in found:
         real = None
         if len(batch) > 1:
-            side = batch[0] if path.startswith("encoder") else batch[1]
+            side = batch[("source", "target").index(attended.queries)]
             real = side != PADDING
-        yield path, logit_deviation(attended, real), predicted_deviation(attended, real)
+        yield path, logit_std(attended, real), predicted_std(attended, real)
 
 
 def mode_deviation(scale: str, options: Mapping[str, float], *, seeds: int, seed: int) -> Estimate:
@@ -119,11 +126,11 @@ def mode_deviation(scale: str, options: Mapping[str, float], *, seeds: int, seed
     sides = [_numbers(list(side)) for side in (sources, targets)]
     lengths = (sides[0] != PADDING).sum(dim=-1).double()
     statistics = {"length_p97_5": float(lengths.quantile(0.975))}
-    settings = AttentionSettings(scale, "auto", options, statistics)
+    attention = partial(MultiHeadAttention, scale=choose_scale(scale, options, statistics))
     found = []
     for number in range(seeds):
         with seeded(seed + number):
-            model = _transformer(settings, "torch", "pre", 64)
+            model = _transformer(attention, "torch", "pre", 64)
         part = slice(16 * number, 16 * (number + 1))
         batch = (sides[0][part], sides[1][part])
         path, measured, _ = next(_observe(model, batch))
@@ -157,7 +164,7 @@ def initial_deviations(
             values: dict[str, list[tuple[float, float]]] = {}
             for number in range(seeds):
                 with seeded(seed + number):
-                    model = build(AttentionSettings(scale), init, norm, d_k)
+                    model = build(partial(MultiHeadAttention, scale=scale), init, norm, d_k)
                     batch: tuple[Tensor, ...] = (torch.randn(16, 8, 64),)
                 if build is _transformer:
                     part = slice(16 * number, 16 * (number + 1))

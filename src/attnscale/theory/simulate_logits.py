@@ -7,15 +7,14 @@ are the models' own. The densities that a histogram is compared with are in ``cl
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscale.attention import Attended, attend
-from attnscale.attention.scale import Values
+from attnscale.attention import Attended, Scale, attend
 from attnscale.theory.estimates import Estimate, check_least, mean_of, seeded
 
 _COMPONENTS_PER_CHUNK = 2_000_000
@@ -69,17 +68,15 @@ def score_histogram(
     edges: Sequence[float],
     draws: int,
     seed: int,
-    values: Values | None = None,
 ) -> Histogram:
     """Simulate logits of independent standard normal q and k, one pair per draw.
 
     Args:
         d_k: Size of q and k.
-        scale: A scale mode's name or a factor, as ``attention.scale``.
+        scale: The name of a mode that learns nothing, or a factor.
         edges: Increasing bin edges, in units of the logit.
         draws: Pairs, at least 2.
         seed: Of all draws.
-        values: The mode's options and parameters by name, where it has any.
 
     Raises:
         ValueError: For an unknown scale, too few draws or edges that do not increase.
@@ -91,7 +88,7 @@ def score_histogram(
     with seeded(seed), torch.no_grad():
         logits = torch.cat(
             [
-                logits_of_rows(torch.randn(m, d_k), torch.randn(m, 1, d_k), scale, values)[:, 0]
+                logits_of_rows(torch.randn(m, d_k), torch.randn(m, 1, d_k), scale)[:, 0]
                 for m in _chunks(draws, step)
             ]
         ).double()
@@ -111,12 +108,12 @@ def score_histogram(
 
 
 def score_rows(
-    scales: Mapping[str | float, Values | None], *, d_k: int, n_keys: int, seed: int
+    scales: Sequence[str | float], *, d_k: int, n_keys: int, seed: int
 ) -> list[ScoreRow]:
     """Send one row of standard normal q and k through softmax, once per scale.
 
     Args:
-        scales: Scale modes or factors, each with its options and parameters or None.
+        scales: Names of modes that learn nothing, or factors.
         d_k: Size of q and k.
         n_keys: Length of the row.
         seed: Of q and k, which are the same for all scales.
@@ -126,7 +123,7 @@ def score_rows(
     """
     with seeded(seed), torch.no_grad():
         q, k = torch.randn(1, d_k), torch.randn(1, n_keys, d_k)
-        rows = [(scale, attended(q, k, scale, values)) for scale, values in scales.items()]
+        rows = [(scale, attended(q, k, scale)) for scale in scales]
     return [
         ScoreRow(scale, tuple(x.logits().flatten().tolist()), tuple(x.weights().flatten().tolist()))
         for scale, x in rows
@@ -136,8 +133,7 @@ def score_rows(
 def attended(
     q: Float[Tensor, "row d_k"],
     k: Float[Tensor, "row key d_k"],
-    scale: str | float,
-    values: Values | None = None,
+    scale: str | float | Scale,
 ) -> Attended:
     """Attend from one query per row to the keys of its row, and return what a tap receives.
 
@@ -146,18 +142,17 @@ def attended(
     seen: list[Attended] = []
     # (row, d_k) -> (row, head, query, d_k), and the keys likewise; v plays no part.
     q, k = q[:, None, None], k[:, None]
-    attend(q, k, k[..., :1], scale=scale, values=values, tap=seen.append)
+    attend(q, k, k[..., :1], scale=scale, tap=seen.append)
     return seen[0]
 
 
 def logits_of_rows(
     q: Float[Tensor, "row d_k"],
     k: Float[Tensor, "row key d_k"],
-    scale: str | float,
-    values: Values | None = None,
+    scale: str | float | Scale,
 ) -> Float[Tensor, "row key"]:
     """Return the logits of each row's query and keys; arguments as :func:`attended`."""
-    return attended(q, k, scale, values).logits()[:, 0, 0]
+    return attended(q, k, scale).logits()[:, 0, 0]
 
 
 def _chunks(total: int, size: int) -> list[int]:

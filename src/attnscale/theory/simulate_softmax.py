@@ -20,7 +20,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscale.attention import Attended, attend
-from attnscale.attention.scale import Values
 from attnscale.attention.stats import LIVE_FROM
 from attnscale.theory.closed_form_softmax import jacobian_norm, query_gradient
 from attnscale.theory.estimates import Estimate, Moments, check_least, scaled, seeded
@@ -168,7 +167,6 @@ def gradient_statistics(
     n: int,
     draws: int,
     seed: int,
-    values: Values | None = None,
 ) -> list[GradientRow]:
     """Measure the gradients of a random loss with respect to q and k, beside the prediction.
 
@@ -177,11 +175,10 @@ def gradient_statistics(
 
     Args:
         d_ks: Sizes of q and k.
-        scale: A scale mode's name or a factor, as ``attention.scale``.
+        scale: The name of a mode that learns nothing, or a factor.
         n: Keys of a row, at least 2.
         draws: Rows per d_k, at least 2.
         seed: Of all draws.
-        values: The mode's options and parameters by name, where it has any.
 
     Raises:
         ValueError: For an unknown scale or a number that is out of its range.
@@ -189,7 +186,7 @@ def gradient_statistics(
     check_least("n", n, 2)
     check_least("draws", draws, 2)
     with seeded(seed):
-        return [_gradients(d_k, scale, n, draws, values) for d_k in d_ks]
+        return [_gradients(d_k, scale, n, draws) for d_k in d_ks]
 
 
 class _Sums:
@@ -232,9 +229,7 @@ class _Sums:
         return SoftmaxRow(beta, n, **{name: known[name] for name in names})
 
 
-def _gradients(
-    d_k: int, scale: str | float, n: int, draws: int, values: Values | None
-) -> GradientRow:
+def _gradients(d_k: int, scale: str | float, n: int, draws: int) -> GradientRow:
     names = ("variance", "norm", "query", "keys", "live")
     sums = {name: Moments() for name in names}
     step = max(1, _COMPONENTS_PER_CHUNK // (n * d_k))
@@ -243,7 +238,7 @@ def _gradients(
         q = torch.randn(m, 1, 1, d_k, requires_grad=True)
         k = torch.randn(m, 1, n, d_k, requires_grad=True)
         seen: list[Attended] = []
-        loss = attend(q, k, torch.randn(m, 1, n, 1), scale=scale, values=values, tap=seen.append)
+        loss = attend(q, k, torch.randn(m, 1, n, 1), scale=scale, tap=seen.append)
         q_grad, k_grad = torch.autograd.grad(loss.sum(), (q, k))
         weights = seen[0].weights()
         sums["variance"].add(seen[0].logits().var(dim=-1))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscale.attention import SCALE_MODES, Moments, Sizes
+from attnscale.attention import SCALES, Moments, choose_scale
 from attnscale.model.layers import INITS
 from attnscale.theory import closed_form as exact
 from attnscale.theory import closed_form_softmax as softmax
@@ -100,7 +100,7 @@ def one_row(*, seed: int) -> Rows:
     """Return ten scores at d_k = 128 as logits and weights, scaled and not."""
     return [
         {"scale": str(row.scale), "key": key, "logit": logit, "weight": weight}
-        for row in score_rows({"sqrt": None, "none": None}, d_k=128, n_keys=10, seed=seed)
+        for row in score_rows(("sqrt", "none"), d_k=128, n_keys=10, seed=seed)
         for key, (logit, weight) in enumerate(zip(row.logits, row.weights, strict=True), start=1)
     ]
 
@@ -187,20 +187,17 @@ def mode_places(options: Mapping[str, Mapping[str, float]], *, n: int) -> Rows:
         n: Kept keys of a row.
     """
     rows = []
-    for name, mode in SCALE_MODES.items():
+    for name in SCALES:
+        factory = choose_scale(name, options.get(name), {"length_p97_5": 26.0})
         for d_k in D_KS:
-            sizes = Sizes(
-                n_heads=1,
+            scale = factory(n_heads=1, d_k=d_k, d_model=512)
+            moments = Moments(
                 d_k=d_k,
-                d_model=512,
-                options=options.get(name, {}),
-                statistics={"length_p97_5": 26.0},
+                q_rms=scale.init_gain(d_k),
+                log_n=math.log(n),
+                shrink=math.sqrt(n / (n - 1)),
             )
-            gain = 1.0 if mode.init_gain is None else mode.init_gain(d_k)
-            moments = Moments(d_k=d_k, q_rms=gain, log_n=math.log(n), shrink=math.sqrt(n / (n - 1)))
-            rows.append(
-                {"mode": name, "d_k": d_k, "beta": mode.deviation(moments, mode.start(sizes))}
-            )
+            rows.append({"mode": name, "d_k": d_k, "beta": scale.predicted_std(moments)})
     return rows
 
 

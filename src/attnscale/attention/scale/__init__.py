@@ -1,21 +1,75 @@
 """The scale modes: how a raw score q·k becomes the logit that the softmax sees."""
 
-from attnscale.attention.scale.record import (
+from attnscale.attention.scale.base import (
+    ArgumentError,
     Moments,
     OptimizerFactors,
-    ScaleMode,
-    Sizes,
-    Values,
+    Scale,
+    scores_of,
 )
-from attnscale.attention.scale.registry import SCALE_MODES, check_options, resolve_scale
+from attnscale.attention.scale.fixed import (
+    Constant,
+    Folded,
+    Inverse,
+    MuP,
+    NoneEquivalent,
+    Sqrt,
+    SqrtDModel,
+    Unscaled,
+)
+from attnscale.attention.scale.learnable import Learned, LearnedShared
+from attnscale.attention.scale.length import LogN, LogNBase, SSMax
+from attnscale.attention.scale.normalised import (
+    NGPT,
+    Cosine,
+    CosineFixed,
+    QKLayerNorm,
+    QKNorm,
+    QKRMSNorm,
+)
+from attnscale.attention.scale.registry import (
+    SCALES,
+    ScaleFactory,
+    all_options,
+    choose_scale,
+    name_of,
+    options_of,
+)
+from attnscale.attention.scale.scores import NAP, ScoreBatchNorm, ScoreLayerNorm, SoftCap
 
 __all__ = [
-    "SCALE_MODES",
+    "NAP",
+    "NGPT",
+    "SCALES",
+    "ArgumentError",
+    "Constant",
+    "Cosine",
+    "CosineFixed",
+    "Folded",
+    "Inverse",
+    "Learned",
+    "LearnedShared",
+    "LogN",
+    "LogNBase",
     "Moments",
+    "MuP",
+    "NoneEquivalent",
     "OptimizerFactors",
-    "ScaleMode",
-    "Sizes",
-    "Values",
-    "check_options",
-    "resolve_scale",
+    "QKLayerNorm",
+    "QKNorm",
+    "QKRMSNorm",
+    "SSMax",
+    "Scale",
+    "ScaleFactory",
+    "ScoreBatchNorm",
+    "ScoreLayerNorm",
+    "SoftCap",
+    "Sqrt",
+    "SqrtDModel",
+    "Unscaled",
+    "all_options",
+    "choose_scale",
+    "name_of",
+    "options_of",
+    "scores_of",
 ]

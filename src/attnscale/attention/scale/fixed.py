@@ -16,141 +16,135 @@ the gradient, so its learning rate must be multiplied by c and its ε by 1/c; de
 gradient, so its learning rate must be multiplied by c².
 """
 
-from collections.abc import Callable
-
 from torch import Tensor
 
-from attnscale.attention.scale.record import (
-    POSITIVE,
-    Count,
-    Moments,
-    OptimizerFactors,
-    QKFunction,
-    ScaleMode,
-    Values,
-    number,
-)
+from attnscale.attention.scale.base import Moments, OptimizerFactors, Scale, positive
 
 
-def _times(factor: Callable[[int, Values], float]) -> QKFunction:
-    def multiply(q: Tensor, k: Tensor, n: Count, values: Values) -> tuple[Tensor, Tensor]:
-        return q * factor(q.shape[-1], values), k
+class FixedScale(Scale):
+    """Multiplies the score by a number that depends on sizes only."""
 
-    return multiply
+    def factor(self, d_k: int) -> float:
+        """Return c for queries and keys of size d_k."""
+        raise NotImplementedError
 
+    def qk(self, q: Tensor, k: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Multiply q by c."""
+        return q * self.factor(q.shape[-1]), k
 
-def _unchanged(q: Tensor, k: Tensor, n: Count, values: Values) -> tuple[Tensor, Tensor]:
-    return q, k
-
-
-def _deviation(factor: Callable[[int, Values], float]) -> Callable[[Moments, Values], float]:
-    return lambda moments, values: factor(moments.d_k, values) * moments.score_std
-
-
-def _sqrt(d_k: int, values: Values) -> float:
-    return float(d_k**-0.5)
+    def predicted_std(self, moments: Moments) -> float:
+        """Return c times that of the scores."""
+        return self.factor(moments.d_k) * moments.score_std
 
 
-def _one(d_k: int, values: Values) -> float:
-    return 1.0
+class Sqrt(FixedScale):
+    """The usual scale."""
+
+    formula = "r / √d_k"
+    source = "Vaswani et al. 2017, section 3.2.1"
+
+    def factor(self, d_k: int) -> float:
+        """Return 1/√d_k."""
+        return float(d_k**-0.5)
 
 
-def _inverse(d_k: int, values: Values) -> float:
-    return 1.0 / d_k
+class Unscaled(Scale):
+    """No scale."""
+
+    formula = "r"
+    source = "Luong et al. 2015 (dot); Vaswani et al. 2017, section 3.2.1"
+
+    def predicted_std(self, moments: Moments) -> float:
+        """Return that of the scores."""
+        return moments.score_std
 
 
-def _mup(d_k: int, values: Values) -> float:
-    return float(number(values, "base_d_k") ** 0.5 / d_k)
+class Folded(Unscaled):
+    """The usual scale, in the initial W_q instead of the forward pass."""
+
+    formula = "r, with W_q and its bias initialised × 1/√d_k"
+    source = "Raffel et al. 2020 (T5), whose optimizer steps in proportion to the weights"
+
+    def init_gain(self, d_k: int) -> float:
+        """Return 1/√d_k."""
+        return float(d_k**-0.5)
 
 
-def _sqrt_d_model(d_k: int, values: Values) -> float:
-    return float(number(values, "d_model") ** -0.5)
+class NoneEquivalent(Folded):
+    """The control: no scale in the forward pass, and yet the training curve of ``sqrt``."""
+
+    formula = "r, with W_q initialised × 1/√d_k and its optimizer's numbers changed to match sqrt"
+    source = "derived above: the control that must train exactly as sqrt does"
+
+    def optimizer_factors(self, d_k: int, rule: str) -> OptimizerFactors:
+        """Return the factors that the module's docstring derives."""
+        c = d_k**-0.5
+        if rule == "adamw":
+            return OptimizerFactors(lr=c, eps=1 / c, weight_decay=1 / c)
+        if rule == "adam":
+            return OptimizerFactors(lr=c, eps=1 / c, weight_decay=1 / c**2)
+        if rule == "sgd":
+            return OptimizerFactors(lr=c**2, eps=1.0, weight_decay=1 / c**2)
+        raise ValueError(
+            f"attention.scale=none_equiv: knows no factors for the optimizer {rule!r}; "
+            "allowed are adam, adamw and sgd"
+        )
 
 
-def _fold(d_k: int) -> float:
-    return float(d_k**-0.5)
+class Inverse(FixedScale):
+    """The scale of maximal update parametrisation, for q and k that align."""
+
+    formula = "r / d_k"
+    source = "Yang et al. 2022, Tensor Programs V"
+
+    def factor(self, d_k: int) -> float:
+        """Return 1/d_k."""
+        return 1.0 / d_k
 
 
-def _equivalent(d_k: int, rule: str) -> OptimizerFactors:
-    c = d_k**-0.5
-    if rule == "adamw":
-        return OptimizerFactors(lr=c, eps=1 / c, weight_decay=1 / c)
-    if rule == "adam":
-        return OptimizerFactors(lr=c, eps=1 / c, weight_decay=1 / c**2)
-    if rule == "sgd":
-        return OptimizerFactors(lr=c**2, eps=1.0, weight_decay=1 / c**2)
-    raise ValueError(
-        f"attention.scale=none_equiv: knows no factors for the optimizer {rule!r}; "
-        "allowed are adam, adamw and sgd"
-    )
+class MuP(FixedScale):
+    """``inverse``, set to equal ``sqrt`` at a base size."""
+
+    formula = "√d₀ · r / d_k, equal to sqrt at d_k = d₀"
+    source = "Yang et al. 2022 and the README of its library (W_q starts at zero there, not here)"
+
+    def __init__(self, *, base_d_k: float = 64.0) -> None:
+        """Set d₀, where ``mup`` equals ``sqrt``."""
+        super().__init__()
+        self.base_d_k = positive("base_d_k", base_d_k)
+
+    def factor(self, d_k: int) -> float:
+        """Return √d₀/d_k."""
+        return float(self.base_d_k**0.5 / d_k)
 
 
-def constant(factor: float) -> ScaleMode:
-    """Return the mode that multiplies scores by a number."""
+class SqrtDModel(FixedScale):
+    """A common bug: the size of the model in place of the size of a head."""
 
-    def fixed(d_k: int, values: Values) -> float:
-        return factor
+    formula = "r / √d_model: a common bug, √n_heads too small where d_k = d_model / n_heads"
+    source = "bug reports against public implementations; to see what it does, not to use it"
 
-    return ScaleMode(
-        name=f"{factor:g}",
-        formula=f"{factor:g} · r",
-        source="a number of one's own",
-        qk=_times(fixed),
-        deviation=_deviation(fixed),
-    )
+    def __init__(self, *, d_model: int) -> None:
+        """Set the size of the attention's input."""
+        super().__init__()
+        self.d_model = d_model
+
+    def factor(self, d_k: int) -> float:
+        """Return 1/√d_model."""
+        return float(float(self.d_model) ** -0.5)
 
 
-SQRT = ScaleMode(
-    name="sqrt",
-    formula="r / √d_k",
-    source="Vaswani et al. 2017, section 3.2.1",
-    qk=_times(_sqrt),
-    deviation=_deviation(_sqrt),
-)
-NONE = ScaleMode(
-    name="none",
-    formula="r",
-    source="Luong et al. 2015 (dot); Vaswani et al. 2017, section 3.2.1",
-    qk=_unchanged,
-    deviation=_deviation(_one),
-)
-FOLDED = ScaleMode(
-    name="folded",
-    formula="r, with W_q and its bias initialised × 1/√d_k",
-    source="Raffel et al. 2020 (T5), whose optimizer steps in proportion to the weights",
-    qk=_unchanged,
-    init_gain=_fold,
-    deviation=_deviation(_one),
-)
-INVERSE = ScaleMode(
-    name="inverse",
-    formula="r / d_k",
-    source="Yang et al. 2022, Tensor Programs V",
-    qk=_times(_inverse),
-    deviation=_deviation(_inverse),
-)
-MUP = ScaleMode(
-    name="mup",
-    formula="√d₀ · r / d_k, equal to sqrt at d_k = d₀",
-    source="Yang et al. 2022 and the README of its library (W_q starts at zero there, not here)",
-    qk=_times(_mup),
-    options={"base_d_k": POSITIVE},
-    deviation=_deviation(_mup),
-)
-SQRT_D_MODEL = ScaleMode(
-    name="sqrt_d_model",
-    formula="r / √d_model: a common bug, √n_heads too small where d_k = d_model / n_heads",
-    source="bug reports against public implementations; to see what it does, not to use it",
-    qk=_times(_sqrt_d_model),
-    needs=("d_model",),
-    deviation=_deviation(_sqrt_d_model),
-)
-NONE_EQUIV = ScaleMode(
-    name="none_equiv",
-    formula="r, with W_q initialised × 1/√d_k and its optimizer's numbers changed to match sqrt",
-    source="derived above: the control that must train exactly as sqrt does",
-    qk=_unchanged,
-    init_gain=_fold,
-    optimizer=_equivalent,
-    deviation=_deviation(_one),
-)
+class Constant(FixedScale):
+    """Any positive number."""
+
+    formula = "c · r"
+    source = "a number of one's own"
+
+    def __init__(self, *, factor: float) -> None:
+        """Set c."""
+        super().__init__()
+        self.constant = positive("factor", factor)
+
+    def factor(self, d_k: int) -> float:
+        """Return c."""
+        return self.constant

@@ -16,86 +16,80 @@ invariance (``log_n_base``); Nakanishi 2025, "Scalable-Softmax Is Superior for A
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from attnscale.attention.scale.record import (
-    ABOVE_ONE,
-    POSITIVE,
-    Count,
-    Moments,
-    ScaleMode,
-    Sizes,
-    Values,
-    number,
-    per_head,
-    tensor,
-)
+from attnscale.attention.masks import kept_count
+from attnscale.attention.scale.base import Moments, Scale, above_one, mean_of, per_head, positive
 
 
-def _log(n: Count, q: Tensor) -> Count:
-    # A row with no key has weights 0 whatever its logits; ln 0 would make it NaN.
-    if isinstance(n, Tensor):
-        return n.to(torch.promote_types(q.dtype, torch.float32)).clamp_min(1).log()
-    return math.log(max(n, 1.0))
+class LogN(Scale):
+    """ln n in front of the usual scale."""
+
+    formula = "ln(n) · r / √d_k"
+    source = "Chiang & Cholak 2022 (there on the input of W_q, so not on its bias)"
+
+    def factor(self, log_n: Tensor | float) -> Tensor | float:
+        """Return what multiplies r / √d_k in a row of n keys; a tensor is (…, query or 1, 1)."""
+        return log_n
+
+    def qk(self, q: Tensor, k: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Multiply each query by its row's factor."""
+        wide_type = torch.promote_types(q.dtype, torch.float32)
+        n = kept_count(keep, k.shape[2])
+        # A row with no key has weights 0 whatever its logits; ln 0 would make it NaN.
+        if isinstance(n, Tensor):
+            log_n: Tensor | float = n.to(wide_type).clamp_min(1).log()
+        else:
+            log_n = math.log(max(n, 1.0))
+        factor = self.factor(log_n) * q.shape[-1] ** -0.5
+        # The product is rounded once, whether n is a number or a tensor: a step of decoding, which
+        # has no mask, must equal the row of a whole pass, which has one.
+        return (q.to(wide_type) * factor).to(q.dtype), k
+
+    def predicted_std(self, moments: Moments) -> float:
+        """Return ln n / √d_k times that of the scores."""
+        return float(moments.log_n * moments.d_k**-0.5 * moments.score_std)
 
 
-def _times(q: Tensor, factor: Count) -> Tensor:
-    factor = factor * q.shape[-1] ** -0.5
-    # The product is rounded once, whether n is a number or a tensor: a step of decoding, which has
-    # no mask, must equal the row of a whole pass, which has one.
-    wide = q.to(torch.promote_types(q.dtype, torch.float32))
-    return (wide * factor).to(q.dtype)
+class LogNBase(LogN):
+    """The logarithm to a base, where the mode equals ``sqrt``."""
+
+    formula = "log_base(n) · r / √d_k, equal to sqrt at n = base"
+    source = "Su 2021, on entropy invariance"
+
+    def __init__(self, *, base: float = 14.0) -> None:
+        """Set the base; 14 is the mean length of Multi30k's sentences."""
+        super().__init__()
+        self.base = above_one("base", base)
+
+    def factor(self, log_n: Tensor | float) -> Tensor | float:
+        """Return log_base n."""
+        return log_n / math.log(self.base)
+
+    def predicted_std(self, moments: Moments) -> float:
+        """Return log_base n / √d_k times that of the scores."""
+        return super().predicted_std(moments) / math.log(self.base)
 
 
-def _log_n(q: Tensor, k: Tensor, n: Count, values: Values) -> tuple[Tensor, Tensor]:
-    return _times(q, _log(n, q)), k
+class SSMax(LogN):
+    """A learned multiple of ln n, per head."""
 
+    formula = "s_head · ln(n) · r / √d_k, s learned"
+    source = "Nakanishi 2025, Scalable-Softmax"
 
-def _log_n_base(q: Tensor, k: Tensor, n: Count, values: Values) -> tuple[Tensor, Tensor]:
-    return _times(q, _log(n, q) / math.log(number(values, "base"))), k
+    def __init__(self, *, n_heads: int, start: float = 0.379) -> None:
+        """Set s at the start; 0.379 = 1 / ln 14."""
+        super().__init__()
+        self.gain = nn.Parameter(torch.full((n_heads,), positive("start", start)))
 
+    def learned_scale(self) -> Tensor:
+        """Return s."""
+        return self.gain
 
-def _ssmax(q: Tensor, k: Tensor, n: Count, values: Values) -> tuple[Tensor, Tensor]:
-    return _times(q, _log(n, q) * per_head(tensor(values, "gain"))), k
+    def factor(self, log_n: Tensor | float) -> Tensor | float:
+        """Return s · ln n."""
+        return log_n * per_head(self.gain)
 
-
-def _ssmax_start(sizes: Sizes) -> dict[str, Tensor]:
-    return {"gain": torch.full((sizes.n_heads,), sizes.options["start"])}
-
-
-def _temperature(values: Values) -> Tensor:
-    return tensor(values, "gain")
-
-
-def _scaled(moments: Moments) -> float:
-    return float(moments.log_n * moments.d_k**-0.5 * moments.score_std)
-
-
-LOG_N = ScaleMode(
-    name="log_n",
-    formula="ln(n) · r / √d_k",
-    source="Chiang & Cholak 2022 (there on the input of W_q, so not on its bias)",
-    qk=_log_n,
-    counts=True,
-    deviation=lambda m, values: _scaled(m),
-)
-LOG_N_BASE = ScaleMode(
-    name="log_n_base",
-    formula="log_base(n) · r / √d_k, equal to sqrt at n = base",
-    source="Su 2021, on entropy invariance",
-    qk=_log_n_base,
-    counts=True,
-    options={"base": ABOVE_ONE},
-    deviation=lambda m, values: _scaled(m) / math.log(number(values, "base")),
-)
-SSMAX = ScaleMode(
-    name="ssmax",
-    formula="s_head · ln(n) · r / √d_k, s learned",
-    source="Nakanishi 2025, Scalable-Softmax",
-    qk=_ssmax,
-    counts=True,
-    options={"start": POSITIVE},
-    parameters=_ssmax_start,
-    temperature=_temperature,
-    deviation=lambda m, values: float(_temperature(values).mean()) * _scaled(m),
-)
+    def predicted_std(self, moments: Moments) -> float:
+        """Return the mean of s · ln n / √d_k times that of the scores."""
+        return mean_of(self.gain) * super().predicted_std(moments)

@@ -1,86 +1,160 @@
-"""The registry of scale modes: a literal dict. Nothing outside knows a mode by name."""
+"""The registry of scale modes, a literal dict, and how a name becomes a scale.
+
+Nothing outside knows a mode by its name. ``attention.scale`` is resolved once, by
+:func:`choose_scale`; what that returns makes the scale of each attention.
+"""
 
 import difflib
+import inspect
 import math
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from attnscale.attention.scale import fixed, learnable, length, normalised, scores
-from attnscale.attention.scale.record import ScaleMode
+from attnscale.attention.scale.base import ArgumentError, Scale
 
-SCALE_MODES: dict[str, ScaleMode] = {
-    "sqrt": fixed.SQRT,
-    "none": fixed.NONE,
-    "folded": fixed.FOLDED,
-    "none_equiv": fixed.NONE_EQUIV,
-    "inverse": fixed.INVERSE,
-    "mup": fixed.MUP,
-    "sqrt_d_model": fixed.SQRT_D_MODEL,
-    "learned": learnable.LEARNED,
-    "learned_shared": learnable.LEARNED_SHARED,
-    "cosine": normalised.COSINE,
-    "qknorm": normalised.QKNORM,
-    "cosine_fixed": normalised.COSINE_FIXED,
-    "qk_layernorm": normalised.QK_LAYERNORM,
-    "qk_rmsnorm": normalised.QK_RMSNORM,
+SCALES: dict[str, type[Scale]] = {
+    "sqrt": fixed.Sqrt,
+    "none": fixed.Unscaled,
+    "folded": fixed.Folded,
+    "none_equiv": fixed.NoneEquivalent,
+    "inverse": fixed.Inverse,
+    "mup": fixed.MuP,
+    "sqrt_d_model": fixed.SqrtDModel,
+    "learned": learnable.Learned,
+    "learned_shared": learnable.LearnedShared,
+    "cosine": normalised.Cosine,
+    "qknorm": normalised.QKNorm,
+    "cosine_fixed": normalised.CosineFixed,
+    "qk_layernorm": normalised.QKLayerNorm,
+    "qk_rmsnorm": normalised.QKRMSNorm,
     "ngpt": normalised.NGPT,
-    "softcap": scores.SOFTCAP,
-    "score_layernorm": scores.SCORE_LAYERNORM,
-    "score_batchnorm": scores.SCORE_BATCHNORM,
+    "softcap": scores.SoftCap,
+    "score_layernorm": scores.ScoreLayerNorm,
+    "score_batchnorm": scores.ScoreBatchNorm,
     "nap": scores.NAP,
-    "log_n": length.LOG_N,
-    "log_n_base": length.LOG_N_BASE,
-    "ssmax": length.SSMAX,
+    "log_n": length.LogN,
+    "log_n_base": length.LogNBase,
+    "ssmax": length.SSMax,
 }
 
 
-def resolve_scale(scale: str | float) -> ScaleMode:
-    """Return the record that ``attention.scale`` names.
+def _arguments(kind: type[Scale]) -> tuple[frozenset[str], Mapping[str, float]]:
+    """Return the facts that a mode's constructor needs, and its options with their defaults."""
+    parameters = [
+        parameter
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    facts = frozenset(p.name for p in parameters if p.default is inspect.Parameter.empty)
+    return facts, {p.name: p.default for p in parameters if p.name not in facts}
+
+
+def options_of(kind: type[Scale]) -> dict[str, float]:
+    """Return a mode's options with their defaults."""
+    return dict(_arguments(kind)[1])
+
+
+def all_options() -> dict[str, dict[str, float]]:
+    """Return the options of every mode that has any, with their defaults."""
+    return {name: options for name, kind in SCALES.items() if (options := options_of(kind))}
+
+
+def name_of(scale: Scale) -> str:
+    """Return what ``attention.scale`` is set to for this scale; a class's name for one's own."""
+    if isinstance(scale, fixed.Constant):
+        return f"{scale.constant:g}"
+    names = [name for name, kind in SCALES.items() if kind is type(scale)]
+    return names[0] if names else type(scale).__name__
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleFactory:
+    """A chosen mode with its options: makes the scale of each attention.
+
+    Attributes:
+        name: What ``attention.scale`` is set to.
+        kind: The mode.
+        options: The options that differ from the mode's defaults, or all of them.
+        statistics: Name to value of what the data supplied.
+    """
+
+    name: str
+    kind: type[Scale]
+    options: Mapping[str, float] = field(default_factory=dict)
+    statistics: Mapping[str, float] = field(default_factory=dict)
+
+    def __call__(self, *, n_heads: int, d_k: int, d_model: int | None = None) -> Scale:
+        """Make a scale for one attention.
+
+        Args:
+            n_heads: Number of heads.
+            d_k: Size of a query or key, per head.
+            d_model: Size of the attention's input; None if it is not known.
+
+        Raises:
+            ValueError: If an option is not allowed, or something that the mode needs is missing.
+        """
+        sizes = {"n_heads": n_heads, "d_k": d_k, "d_model": d_model}
+        facts: dict[str, float] = {}
+        for argument in sorted(_arguments(self.kind)[0] - set(self.options)):
+            statistic = self.kind.statistics.get(argument)
+            fact = sizes.get(argument) if statistic is None else self.statistics.get(statistic)
+            if fact is None:
+                needed = argument if statistic is None else f"the statistic {statistic} of the data"
+                raise ValueError(f"attention.scale={self.name}: needs {needed}")
+            facts[argument] = fact
+        try:
+            return self.kind(**facts, **self.options)
+        except ArgumentError as error:
+            statistic = self.kind.statistics.get(error.argument)
+            if statistic is None:
+                raise ValueError(f"attention.options.{self.name}.{error}") from error
+            raise ValueError(
+                f"attention.scale={self.name}: the statistic {statistic} of the data is no good: "
+                f"{error}"
+            ) from error
+
+
+def choose_scale(
+    scale: str | float,
+    options: Mapping[str, float] | None = None,
+    statistics: Mapping[str, float] | None = None,
+) -> ScaleFactory:
+    """Return what makes the scales that ``attention.scale`` names.
 
     Args:
-        scale: A name in :data:`SCALE_MODES`, or a positive, finite number that multiplies the
-            scores.
+        scale: A name in :data:`SCALES`, or a positive, finite number that multiplies the scores.
+        options: Options of the mode; those left out have their defaults.
+        statistics: What the data supplied, by name; more than the mode needs may be given.
 
     Raises:
-        ValueError: For an unknown name (with the nearest known one) or a number that is not
-            positive and finite.
+        ValueError: For an unknown name (with the nearest known one), a number that is not positive
+            and finite, or an option that the mode does not have.
     """
-    if isinstance(scale, str):
-        if scale in SCALE_MODES:
-            return SCALE_MODES[scale]
-        near = difflib.get_close_matches(scale, SCALE_MODES, n=1, cutoff=0.0)[0]
+    options, statistics = options or {}, statistics or {}
+    if not isinstance(scale, str):
+        if isinstance(scale, bool) or not 0 < scale < math.inf or scale > sys.float_info.max:
+            raise ValueError(
+                f"attention.scale={scale}: a number must be positive and finite; "
+                f"names are {', '.join(SCALES)}"
+            )
+        return ScaleFactory(
+            name=f"{scale:g}", kind=fixed.Constant, options={"factor": float(scale)}
+        )
+    if scale not in SCALES:
+        near = difflib.get_close_matches(scale, SCALES, n=1, cutoff=0.0)[0]
         raise ValueError(
             f"attention.scale={scale}: no such scale mode. Did you mean {near!r}? "
-            f"Allowed: {', '.join(SCALE_MODES)}, or a positive number"
+            f"Allowed: {', '.join(SCALES)}, or a positive number"
         )
-    if isinstance(scale, bool) or not 0 < scale < math.inf or scale > sys.float_info.max:
-        raise ValueError(
-            f"attention.scale={scale}: a number must be positive and finite; "
-            f"names are {', '.join(SCALE_MODES)}"
-        )
-    return fixed.constant(scale)
-
-
-def check_options(mode: ScaleMode, options: Mapping[str, float]) -> dict[str, float]:
-    """Return a mode's options after checking that they are complete, known and allowed.
-
-    Raises:
-        ValueError: Naming the config key, the value and what is allowed.
-    """
-    key = f"attention.options.{mode.name}"
-    for name in options:
-        if name not in mode.options:
-            known = ", ".join(mode.options) or "none"
-            raise ValueError(f"{key}.{name}: unknown option; {mode.name!r} has: {known}")
-    for name, option in mode.options.items():
-        if name not in options:
-            raise ValueError(f"{key}.{name} is missing: {option.allowed}")
-        value = options[name]
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-            or not option.test(value)
-        ):
-            raise ValueError(f"{key}.{name}={value}: allowed is {option.allowed}")
-    return dict(options)
+    kind = SCALES[scale]
+    known = options_of(kind)
+    for option in options:
+        if option not in known:
+            raise ValueError(
+                f"attention.options.{scale}.{option}: unknown option; {scale!r} has: "
+                f"{', '.join(known) or 'none'}"
+            )
+    return ScaleFactory(name=scale, kind=kind, options=dict(options), statistics=dict(statistics))

@@ -16,35 +16,9 @@ evaluation).
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from attnscale.attention.scale.record import (
-    POSITIVE,
-    SHARE,
-    Count,
-    Moments,
-    ScaleMode,
-    Sizes,
-    Values,
-    number,
-    per_head,
-    tensor,
-)
-
-
-def _softcap(scores: Tensor, keep: Tensor | None, d_k: int, values: Values) -> Tensor:
-    cap = number(values, "cap")
-    capped: Tensor = cap * (scores * (d_k**-0.5 / cap)).tanh()
-    return capped
-
-
-def _softcap_deviation(moments: Moments, values: Values) -> float:
-    # E[C² tanh²(βz/C)] for a normal z, by quadrature over the normal density.
-    cap, beta = number(values, "cap"), moments.d_k**-0.5 * moments.score_std
-    z = torch.linspace(-8, 8, 4001, dtype=torch.float64)
-    density = (-0.5 * z * z).exp()
-    squared = (cap * (beta * z / cap).tanh()).square()
-    return float(((squared * density).sum() / density.sum()).sqrt())
+from attnscale.attention.scale.base import Moments, Scale, fraction, mean_of, per_head, positive
 
 
 def _row_normed(scores: Tensor, keep: Tensor | None, eps: float) -> Tensor:
@@ -60,20 +34,8 @@ def _row_normed(scores: Tensor, keep: Tensor | None, eps: float) -> Tensor:
     variance = centred.square().sum(dim=-1, keepdim=True) / n
     # A row of equal scores has deviation 0, where a square root has no gradient.
     flat = variance == 0
-    deviation = variance.masked_fill(flat, 1.0).sqrt().masked_fill(flat, 0.0)
-    return centred / (deviation + eps)
-
-
-def _score_layernorm(scores: Tensor, keep: Tensor | None, d_k: int, values: Values) -> Tensor:
-    return _row_normed(scores, keep, number(values, "eps")) * per_head(tensor(values, "gain"))
-
-
-def _head_gain(sizes: Sizes) -> dict[str, Tensor]:
-    return {"gain": torch.ones(sizes.n_heads)}
-
-
-def _temperature(values: Values) -> Tensor:
-    return tensor(values, "gain")
+    std = variance.masked_fill(flat, 1.0).sqrt().masked_fill(flat, 0.0)
+    return centred / (std + eps)
 
 
 def _batch_moments(scores: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,87 +57,127 @@ def _batch_moments(scores: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor,
     return mean[0], variance[0], count[0] if count.dim() else count
 
 
-def _score_batchnorm(scores: Tensor, keep: Tensor | None, d_k: int, values: Values) -> Tensor:
-    if values["training"]:
-        mean, variance, _ = _batch_moments(scores, keep)
-    else:
-        mean = per_head(tensor(values, "running_mean"))
-        variance = per_head(tensor(values, "running_variance"))
-    factor = (variance + number(values, "eps")).rsqrt() * per_head(tensor(values, "gain"))
-    return (scores - mean) * factor
+class SoftCap(Scale):
+    """The usual scale, squashed so that no logit passes a cap."""
+
+    formula = "C · tanh(r / (√d_k · C))"
+    source = "Gemma 2 technical report 2024"
+
+    def __init__(self, *, d_k: int, cap: float = 50.0) -> None:
+        """Set C, the largest logit."""
+        super().__init__()
+        self.d_k, self.cap = d_k, positive("cap", cap)
+
+    def logits(self, scores: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Squash the scaled scores."""
+        factor = float(self.d_k**-0.5 / self.cap)
+        return self.cap * (scores * factor).tanh()
+
+    def predicted_std(self, moments: Moments) -> float:
+        """Return √E[C² tanh²(βz/C)] for a normal z, by quadrature over its density."""
+        beta = moments.d_k**-0.5 * moments.score_std
+        z = torch.linspace(-8, 8, 4001, dtype=torch.float64)
+        density = (-0.5 * z * z).exp()
+        squared = (self.cap * (beta * z / self.cap).tanh()).square()
+        return float(((squared * density).sum() / density.sum()).sqrt())
 
 
-@torch.no_grad()
-def _observe(scores: Tensor, keep: Tensor | None, values: Values) -> None:
-    mean, variance, count = _batch_moments(scores, keep)
-    unbiased = variance * (count / (count - 1).clamp_min(1))
-    # One pair, or none, has no variance: such a batch leaves the running statistics alone.
-    share = (count > 1).to(mean.dtype).expand_as(mean).flatten() * number(values, "momentum")
-    for name, found in (("running_mean", mean), ("running_variance", unbiased)):
-        kept = tensor(values, name)
-        kept.lerp_(found.flatten().to(kept.dtype), share.to(kept.dtype))
+class ScoreLayerNorm(Scale):
+    """Each row normalised over its kept keys."""
+
+    formula = "γ_head · (r − mean r) / (std r + ε) over the row's kept keys, γ starts at 1"
+    source = "the normalisation of Richter & Wattenhofer 2020, in front of a softmax"
+
+    def __init__(self, *, n_heads: int, eps: float = 1e-6) -> None:
+        """Set ε, added to a row's standard deviation."""
+        super().__init__()
+        self.eps = positive("eps", eps)
+        self.gain = nn.Parameter(torch.ones(n_heads))
+
+    def learned_scale(self) -> Tensor:
+        """Return γ."""
+        return self.gain
+
+    def logits(self, scores: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Normalise each row."""
+        return _row_normed(scores, keep, self.eps) * per_head(self.gain)
+
+    def predicted_std(self, moments: Moments) -> float:
+        """Return the mean of γ; the row's own deviation divides by n, not n − 1."""
+        return mean_of(self.gain) * moments.shrink
 
 
-def _running(sizes: Sizes) -> dict[str, Tensor]:
-    return {
-        "running_mean": torch.zeros(sizes.n_heads),
-        "running_variance": torch.ones(sizes.n_heads),
-    }
+class ScoreBatchNorm(Scale):
+    """All kept pairs of a batch normalised together; running statistics in evaluation."""
+
+    formula = (
+        "γ_head · (r − mean r) / √(var r + ε) over the batch's kept pairs, γ starts at 1; "
+        "running statistics in evaluation"
+    )
+    source = "Wang et al. 2020, Axial-DeepLab (its bias has no effect before a softmax)"
+    over_batch = True
+
+    running_mean: Tensor
+    running_variance: Tensor
+
+    def __init__(self, *, n_heads: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        """Set ε under the square root, and a new batch's share in the running statistics."""
+        super().__init__()
+        self.eps, self.momentum = positive("eps", eps), fraction("momentum", momentum)
+        self.gain = nn.Parameter(torch.ones(n_heads))
+        self.register_buffer("running_mean", torch.zeros(n_heads))
+        self.register_buffer("running_variance", torch.ones(n_heads))
+
+    def learned_scale(self) -> Tensor:
+        """Return γ."""
+        return self.gain
+
+    def logits(self, scores: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Normalise over the batch and update the running statistics, or use them."""
+        if self.training:
+            mean, variance, count = _batch_moments(scores, keep)
+            self._update(mean.detach(), variance.detach(), count)
+        else:
+            mean, variance = per_head(self.running_mean), per_head(self.running_variance)
+        factor = (variance + self.eps).rsqrt() * per_head(self.gain)
+        return (scores - mean) * factor
+
+    @torch.no_grad()
+    def _update(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+        unbiased = variance * (count / (count - 1).clamp_min(1))
+        # One pair, or none, has no variance: such a batch leaves the running statistics alone.
+        share = (count > 1).to(mean.dtype).expand_as(mean).flatten() * self.momentum
+        for running, new in ((self.running_mean, mean), (self.running_variance, unbiased)):
+            running.lerp_(new.flatten().to(running.dtype), share.to(running.dtype))
+
+    def predicted_std(self, moments: Moments) -> float:
+        """Return the mean of γ times the share of the deviation that is within rows."""
+        return mean_of(self.gain) * moments.row_share
 
 
-def _unchanged(q: Tensor, k: Tensor, n: Count, values: Values) -> tuple[Tensor, Tensor]:
-    return q, k
+class NAP(Scale):
+    """Normalised rows as the weights, without a softmax."""
 
+    formula = "r; weights γ_head · (r − mean r) / (std r + ε) + β_head instead of a softmax"
+    source = "Richter & Wattenhofer 2020, Normalized Attention Without Probability Cage"
 
-def _nap(logits: Tensor, keep: Tensor | None, values: Values) -> Tensor:
-    gain, bias = per_head(tensor(values, "gain")), per_head(tensor(values, "bias"))
-    weights = _row_normed(logits, keep, number(values, "eps")) * gain + bias
-    return weights if keep is None else weights.masked_fill(~keep, 0.0)
+    def __init__(self, *, n_heads: int, eps: float = 1e-3) -> None:
+        """Set ε, added to a row's standard deviation."""
+        super().__init__()
+        self.eps = positive("eps", eps)
+        self.gain = nn.Parameter(torch.ones(n_heads))
+        self.bias = nn.Parameter(torch.zeros(n_heads))
 
+    def learned_scale(self) -> Tensor:
+        """Return γ."""
+        return self.gain
 
-def _nap_parameters(sizes: Sizes) -> dict[str, Tensor]:
-    return {"gain": torch.ones(sizes.n_heads), "bias": torch.zeros(sizes.n_heads)}
+    def weights(self, logits: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Normalise each row, with gain and bias."""
+        normed = _row_normed(logits, keep, self.eps)
+        weights = normed * per_head(self.gain) + per_head(self.bias)
+        return weights if keep is None else weights.masked_fill(~keep, 0.0)
 
-
-SOFTCAP = ScaleMode(
-    name="softcap",
-    formula="C · tanh(r / (√d_k · C))",
-    source="Gemma 2 technical report 2024",
-    score=_softcap,
-    options={"cap": POSITIVE},
-    deviation=_softcap_deviation,
-)
-SCORE_LAYERNORM = ScaleMode(
-    name="score_layernorm",
-    formula="γ_head · (r − mean r) / (std r + ε) over the row's kept keys, γ starts at 1",
-    source="the normalisation of Richter & Wattenhofer 2020, in front of a softmax",
-    score=_score_layernorm,
-    options={"eps": POSITIVE},
-    parameters=_head_gain,
-    temperature=_temperature,
-    deviation=lambda m, values: float(_temperature(values).mean()) * m.shrink,
-)
-SCORE_BATCHNORM = ScaleMode(
-    name="score_batchnorm",
-    formula="γ_head · (r − mean r) / √(var r + ε) over the batch's kept pairs, γ starts at 1; "
-    "running statistics in evaluation",
-    source="Wang et al. 2020, Axial-DeepLab (its bias has no effect before a softmax)",
-    score=_score_batchnorm,
-    options={"eps": POSITIVE, "momentum": SHARE},
-    parameters=_head_gain,
-    buffers=_running,
-    observe=_observe,
-    temperature=_temperature,
-    deviation=lambda m, values: float(_temperature(values).mean()) * m.row_share,
-)
-NAP = ScaleMode(
-    name="nap",
-    formula="r; weights γ_head · (r − mean r) / (std r + ε) + β_head instead of a softmax",
-    source="Richter & Wattenhofer 2020, Normalized Attention Without Probability Cage",
-    qk=_unchanged,
-    normaliser=_nap,
-    options={"eps": POSITIVE},
-    parameters=_nap_parameters,
-    temperature=_temperature,
-    deviation=lambda m, values: m.score_std,
-)
+    def predicted_std(self, moments: Moments) -> float:
+        """Return that of the scores."""
+        return moments.score_std

@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from attnscale.attention.core import Attended, scores_of
-from attnscale.attention.stats_sample import Sample
+from attnscale.attention.core import Attended
+from attnscale.attention.scale import scores_of
+from attnscale.attention.stats.sample import Sample
 
 
 def sample_of(
@@ -23,14 +24,13 @@ def sample_of(
         real_queries: True where a query is no padding; None if all are real.
     """
     first = attended[0]
-    softmax = first.mode.normaliser is None
     inputs = [one.x for one in attended if one.x is not None]
     x: Tensor | None = inputs[0] if inputs else None
     if any(one is not x for one in inputs):
         x = torch.stack(inputs, dim=1)
     q, k = (_heads([getattr(one, name) for one in attended]) for name in ("raw_q", "raw_k"))
     return Sample(
-        weights=_heads([one.weights() for one in attended]) if softmax else None,
+        weights=_heads([one.weights() for one in attended]) if first.scale.is_softmax else None,
         logits=_heads([one.logits() for one in attended]),
         scores=scores_of(q, k),
         q=q,

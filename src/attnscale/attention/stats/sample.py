@@ -19,14 +19,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscale.attention.stats_qk import (
+from attnscale.attention.stats.rows import Rows, Spread
+from attnscale.attention.stats.vectors import (
     component_variance,
     cosine_of_units,
     ratio,
     unit_vectors,
     widen,
 )
-from attnscale.attention.stats_rows import Rows, Spread
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

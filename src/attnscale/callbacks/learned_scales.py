@@ -1,9 +1,9 @@
 """What the scale modes have learned to multiply logits by, at each validation.
 
-    attention/<path>/temperature              mean over heads
-    attention/<path>/head<i>/temperature      of one head, where heads differ
+    attention/<path>/learned_scale              mean over heads
+    attention/<path>/head<i>/learned_scale      of one head, where heads differ
 
-Nothing is recorded for modes that learn no temperature.
+Nothing is recorded for modes that learn no scale.
 """
 
 import pytorch_lightning as pl
@@ -12,8 +12,8 @@ from attnscale.attention import attentions
 from attnscale.task.stepping import SteppedModule
 
 
-class Temperatures(pl.Callback):
-    """Records the temperatures before the first step and at each validation."""
+class LearnedScales(pl.Callback):
+    """Records the learned scales before the first step and at each validation."""
 
     def __init__(self, *, per_head: bool) -> None:
         """Choose the detail.
@@ -24,17 +24,17 @@ class Temperatures(pl.Callback):
         self.per_head = per_head
 
     def record(self, module: SteppedModule, step: int) -> None:
-        """Write the temperatures as they are now."""
+        """Write the learned scales as they are now."""
         figures: dict[str, float] = {}
         for path, attention in attentions(module.model).items():
-            found = attention.temperature()
-            if found is None:
+            learned = attention.learned_scale()
+            if learned is None:
                 continue
-            values = found.float().tolist()
-            figures[f"attention/{path}/temperature"] = sum(values) / len(values)
+            values = learned.float().tolist()
+            figures[f"attention/{path}/learned_scale"] = sum(values) / len(values)
             if self.per_head and len(values) > 1:
                 figures |= {
-                    f"attention/{path}/head{head}/temperature": value
+                    f"attention/{path}/head{head}/learned_scale": value
                     for head, value in enumerate(values)
                 }
         if figures:

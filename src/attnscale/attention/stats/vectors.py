@@ -120,32 +120,3 @@ def spectral_norm(
     largest = torch.linalg.matrix_norm(product.where(finite[:, None, None], 0.0), ord=2)
     checked: Tensor = largest.where(finite, torch.nan)
     return checked
-
-
-def predicted_std(
-    d_k: int,
-    factor: float | Tensor,
-    sigma_q: float | Tensor,
-    sigma_k: float | Tensor,
-    x_cos: float | Tensor,
-) -> Tensor:
-    """Predict the standard deviation of the logits within a row: factor · √d_k σ_q σ_k √(1 − c̄).
-
-    It holds at initialisation, where q and k are independent. The shared part of the keys moves
-    all the logits of a row alike, so it drops out of the row deviation and leaves 1 − c̄ of the
-    variance; with c̄ = 0 this is footnote 4 of Vaswani et al. 2017. Compare it with
-    ``logit_std_row``, or with ``score_std_row`` for factor 1.
-
-    Args:
-        d_k: Length of a query or key, at least 1.
-        factor: What multiplies the score, such as 1/√d_k; above 0.
-        sigma_q: Standard deviation of a query component, √``q_var``.
-        sigma_k: Standard deviation of a key component, √``k_var``.
-        x_cos: Mean pairwise cosine c̄ of the layer input, −1 to 1.
-
-    Returns:
-        The prediction, in logits; the arguments broadcast.
-    """
-    independent = torch.as_tensor(1 - x_cos).clamp(min=0).sqrt()
-    predicted: Tensor = factor * d_k**0.5 * sigma_q * sigma_k * independent
-    return predicted

@@ -3,8 +3,8 @@
     Var_row(r) ≈ d_k · q_rms² · k_rms² · (1 − c̄),    c̄ the mean cosine of two inputs of a row
 
 for weights that are independent of the input, as they are before training. A mode's own
-``deviation`` takes it from there. In training q and k align, and the measured deviation leaves the
-prediction: that is what to look for.
+``predicted_std`` takes it from there. In training q and k align, and the measured deviation leaves
+the prediction: that is what to look for.
 
 All moments are averages over the same rows: real queries with two kept keys or more. That matters
 for the cosine in causal self-attention, where row i sees the first i + 1 positions only.
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from attnscale.attention.core import Attended
 from attnscale.attention.scale import Moments
-from attnscale.attention.stats_attended import sample_of
-from attnscale.attention.stats_sample import Sample
+from attnscale.attention.stats.sample import Sample
+from attnscale.attention.stats.taps import sample_of
 
 
 def counted_rows(
@@ -57,7 +57,7 @@ def _row_share(scores: Tensor, keep: Tensor, rows: Tensor) -> float:
 
 
 @torch.no_grad()
-def logit_deviation(attended: Attended, real: Tensor | None = None) -> float:
+def logit_std(attended: Attended, real: Tensor | None = None) -> float:
     """Return the measured standard deviation of the logits within a row (n − 1), over all heads.
 
     Raises:
@@ -69,7 +69,7 @@ def logit_deviation(attended: Attended, real: Tensor | None = None) -> float:
     return float(_row_variance(attended.logits(), keep)[rows].mean().sqrt())
 
 
-def _moments(sample: Sample, parts: int, *, normalises: bool) -> list[Moments]:
+def _moments(sample: Sample, parts: int, *, over_batch: bool) -> list[Moments]:
     """Return the moments of each attention of a sample of ``parts`` attentions."""
     rows = sample.rows
     if sample.x is None:
@@ -104,7 +104,7 @@ def _moments(sample: Sample, parts: int, *, normalises: bool) -> list[Moments]:
         ]
     )
     shares = [1.0] * parts
-    if normalises:
+    if over_batch:
         scores = sample.wide("scores")
         keep = torch.ones_like(scores, dtype=torch.bool) if rows.keep is None else rows.keep
         cut = zip(
@@ -131,23 +131,21 @@ def _moments(sample: Sample, parts: int, *, normalises: bool) -> list[Moments]:
 
 
 @torch.no_grad()
-def deviations_of(sample: Sample, attended: Sequence[Attended]) -> list[float]:
-    """Return :func:`predicted_deviation` of each attention that a sample was made of.
+def predicted_stds(sample: Sample, attended: Sequence[Attended]) -> list[float]:
+    """Return :func:`predicted_std` of each attention that a sample was made of.
 
     Raises:
         ValueError: If no row counts, or the input is not known.
     """
     if not bool(sample.rows.counted.any()):
         raise ValueError("no row has two kept keys")
-    normalises = attended[0].mode.buffers is not None
+    over_batch = attended[0].scale.over_batch
     with torch.autocast(sample.rows.like.device.type, enabled=False):
-        moments = _moments(sample, len(attended), normalises=normalises)
-    return [
-        one.mode.deviation(part, one.values) for one, part in zip(attended, moments, strict=True)
-    ]
+        moments = _moments(sample, len(attended), over_batch=over_batch)
+    return [one.scale.predicted_std(part) for one, part in zip(attended, moments, strict=True)]
 
 
-def predicted_deviation(attended: Attended, real: Tensor | None = None) -> float:
+def predicted_std(attended: Attended, real: Tensor | None = None) -> float:
     """Return the standard deviation that the mode's logits should have within a row.
 
     Args:
@@ -157,4 +155,4 @@ def predicted_deviation(attended: Attended, real: Tensor | None = None) -> float
     Raises:
         ValueError: If no row counts, or the input is not known.
     """
-    return deviations_of(sample_of([attended], real), [attended])[0]
+    return predicted_stds(sample_of([attended], real), [attended])[0]

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscale.attention.stats_qk import blank
+from attnscale.attention.stats.vectors import blank
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,16 +16,16 @@ of each row and then averaged (not the ratio of means), nothing is added inside 
 one-hot row has entropy 0), and weights are taken before dropout.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from attnscale.attention.stats_qk import predicted_std, ratio, spectral_norm
-from attnscale.attention.stats_record import GROUPS, Statistic
-from attnscale.attention.stats_sample import Sample
+from attnscale.attention.stats.sample import Sample
+from attnscale.attention.stats.vectors import ratio, spectral_norm
 
-__all__ = ["GROUPS", "STATISTICS", "Sample", "Statistic", "measure", "predicted_std"]
+GROUPS = ("weights", "logits", "scores", "qk")
 
 LIVE_FROM = 0.05
 """A row is live, its softmax can still be moved, where 1 − Σp² is above this."""
@@ -38,9 +38,30 @@ _YANG = "Yang et al. 2022, Tensor Programs V"
 _JACOBIAN = "the derivative of the softmax"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Statistic:
+    """One number per head.
+
+    Attributes:
+        formula: The definition, in the symbols of this module.
+        unit: "nats", "keys", "rows" (a share of them), "logits", "scores", or "1".
+        source: Where the definition, or the reason to look at it, comes from.
+        group: What it is made of, one of :data:`GROUPS`; "qk" is vectors and projections.
+        of: Sample -> (head,); None where ``of_rows`` is given.
+        of_rows: Sample -> (batch, head, query), of which the mean over counted rows is taken; of a
+            condition that is the share of rows where it holds.
+    """
+
+    formula: str
+    unit: str
+    source: str
+    group: str
+    of: Callable[[Sample], Tensor] | None = None
+    of_rows: Callable[[Sample], Tensor] | None = None
+
+
 STATISTICS: dict[str, Statistic] = {
     "entropy": Statistic(
-        name="entropy",
         formula="mean H_i",
         unit="nats",
         source=_ZHAI,
@@ -48,7 +69,6 @@ STATISTICS: dict[str, Statistic] = {
         of_rows=lambda s: s.entropy,
     ),
     "entropy_norm": Statistic(
-        name="entropy_norm",
         formula="mean H_i / ln n_i",
         unit="1",
         source="Pielou 1966, evenness",
@@ -56,7 +76,6 @@ STATISTICS: dict[str, Statistic] = {
         of_rows=lambda s: s.entropy_norm,
     ),
     "entropy_norm_p5": Statistic(
-        name="entropy_norm_p5",
         formula="5th percentile of H_i / ln n_i",
         unit="1",
         source="Pielou 1966, evenness",
@@ -64,7 +83,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: s.rows.quantile(s.entropy_norm, 0.05),
     ),
     "n_eff": Statistic(
-        name="n_eff",
         formula="mean exp H_i",
         unit="keys",
         source="Hill 1973, number of order 1",
@@ -72,7 +90,6 @@ STATISTICS: dict[str, Statistic] = {
         of_rows=lambda s: s.entropy.exp(),
     ),
     "n_eff_2": Statistic(
-        name="n_eff_2",
         formula="mean 1 / Σ_j p_ij²",
         unit="keys",
         source="Hill 1973, number of order 2",
@@ -80,7 +97,6 @@ STATISTICS: dict[str, Statistic] = {
         of_rows=lambda s: 1 / s.p_squared,
     ),
     "p_max": Statistic(
-        name="p_max",
         formula="mean max_j p_ij",
         unit="1",
         source=_VASWANI,
@@ -88,7 +104,6 @@ STATISTICS: dict[str, Statistic] = {
         of_rows=lambda s: s.p_max,
     ),
     "saturated_90": Statistic(
-        name="saturated_90",
         formula="share of rows with max_j p_ij > 0.9",
         unit="rows",
         source=_VASWANI,
@@ -96,7 +111,6 @@ STATISTICS: dict[str, Statistic] = {
         of_rows=lambda s: s.p_max > 0.9,
     ),
     "saturated_99": Statistic(
-        name="saturated_99",
         formula="share of rows with max_j p_ij > 0.99",
         unit="rows",
         source=_VASWANI,
@@ -104,7 +118,6 @@ STATISTICS: dict[str, Statistic] = {
         of_rows=lambda s: s.p_max > 0.99,
     ),
     "jac_fro": Statistic(
-        name="jac_fro",
         formula="mean ‖J_i‖_F",
         unit="1",
         source=_JACOBIAN,
@@ -112,7 +125,6 @@ STATISTICS: dict[str, Statistic] = {
         of_rows=lambda s: s.jacobian_squared.sqrt(),
     ),
     "jac_fro_rms": Statistic(
-        name="jac_fro_rms",
         formula="√(mean ‖J_i‖_F²)",
         unit="1",
         source=_JACOBIAN,
@@ -120,7 +132,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: s.jac_fro_rms,
     ),
     "live_rows": Statistic(
-        name="live_rows",
         formula="share of rows with 1 − Σ_j p_ij² > 0.05",
         unit="rows",
         source=_JACOBIAN,
@@ -128,7 +139,6 @@ STATISTICS: dict[str, Statistic] = {
         of_rows=lambda s: s.one_minus_p_squared > LIVE_FROM,
     ),
     "score_gain": Statistic(
-        name="score_gain",
         formula="logit_std_row · jac_fro_rms: from ∂L/∂p to ∂L/∂q",
         unit="1",
         source=_JACOBIAN,
@@ -136,7 +146,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: s.logit_spread.std_row * s.jac_fro_rms,
     ),
     "logit_max": Statistic(
-        name="logit_max",
         formula="max s_ij over kept keys",
         unit="logits",
         source=_WORTSMAN,
@@ -144,7 +153,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: s.rows.max(s.logit_spread.row_max),
     ),
     "logit_gap": Statistic(
-        name="logit_gap",
         formula="max_i (max_j s_ij − mean_j s_ij)",
         unit="logits",
         source=f"{_WORTSMAN}; free of shifts",
@@ -152,7 +160,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: s.rows.max(s.logit_spread.row_max - s.logit_spread.row_mean),
     ),
     "logit_std_row": Statistic(
-        name="logit_std_row",
         formula="√(mean_i Var_j s_ij), variance with n_i − 1",
         unit="logits",
         source=_FOOTNOTE,
@@ -160,7 +167,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: s.logit_spread.std_row,
     ),
     "logit_std_total": Statistic(
-        name="logit_std_total",
         formula="standard deviation of all kept s_ij, with N − 1",
         unit="logits",
         source=_FOOTNOTE,
@@ -168,7 +174,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: s.logit_spread.std_total,
     ),
     "logit_kurtosis": Statistic(
-        name="logit_kurtosis",
         formula="m_4 / m_2² of the pooled (s_ij − mean_j s_ij) √(n_i / (n_i − 1)); Gaussian 3",
         unit="1",
         source="Pearson 1905",
@@ -176,7 +181,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: s.logit_spread.kurtosis,
     ),
     "score_std_row": Statistic(
-        name="score_std_row",
         formula="√(mean_i Var_j r_ij), variance with n_i − 1",
         unit="scores",
         source=_FOOTNOTE,
@@ -184,7 +188,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: s.score_spread.std_row,
     ),
     "score_std_total": Statistic(
-        name="score_std_total",
         formula="standard deviation of all kept r_ij, with N − 1",
         unit="scores",
         source=_FOOTNOTE,
@@ -192,7 +195,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: s.score_spread.std_total,
     ),
     "score_growth": Statistic(
-        name="score_growth",
         formula="score_std_row / (√d_k σ_q σ_k): 1 if independent",
         unit="1",
         source=_YANG,
@@ -200,7 +202,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: ratio(s.score_spread.std_row, s.d_k**0.5 * s.sigmas),
     ),
     "q_var": Statistic(
-        name="q_var",
         formula="σ_q²: mean square of a component about its mean",
         unit="1",
         source=_FOOTNOTE,
@@ -208,7 +209,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: s.q_var,
     ),
     "k_var": Statistic(
-        name="k_var",
         formula="σ_k²: mean square of a component about its mean",
         unit="1",
         source=_FOOTNOTE,
@@ -216,7 +216,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: s.k_var,
     ),
     "align": Statistic(
-        name="align",
         formula="tr(C) / (d_k σ_q σ_k), C = mean q_i k_jᵀ over kept pairs",
         unit="1",
         source=_YANG,
@@ -224,7 +223,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: s.align,
     ),
     "align_cos": Statistic(
-        name="align_cos",
         formula="mean cos(q_i, k_j) over kept pairs",
         unit="1",
         source=_YANG,
@@ -232,7 +230,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: s.align_cos,
     ),
     "x_cos": Statistic(
-        name="x_cos",
         formula="mean cos(x_i, x_j) over i ≠ j of one sequence",
         unit="1",
         source="Ethayarajh 2019",
@@ -240,7 +237,6 @@ STATISTICS: dict[str, Statistic] = {
         of=lambda s: s.x_cos,
     ),
     "spectral_qk": Statistic(
-        name="spectral_qk",
         formula="σ₁(W_qᵀ W_k)",
         unit="1",
         source=_ZHAI,
