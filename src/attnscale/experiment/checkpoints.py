@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from attnscale.data.translation import TranslationData
+from attnscale.renamed import update_checkpoint
 
 
 def load_checkpoint(path: str) -> dict[str, Any]:
@@ -19,7 +20,7 @@ def load_checkpoint(path: str) -> dict[str, Any]:
         raise ValueError(f"checkpoint={path}: no such file")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        _ = state["attnscale"]["config"]
+        update_checkpoint(state)
     except Exception as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"checkpoint={path}: not a checkpoint of this project: {first}") from error

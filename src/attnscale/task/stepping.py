@@ -21,6 +21,7 @@ from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.strategies import ParallelStrategy
 from torch import Tensor, nn
 
+from attnscale.renamed import update_checkpoint
 from attnscale.task.direct import DirectPath
 from attnscale.task.groups import adjust, parameter_groups
 from attnscale.task.observing import StepObserver, watched
@@ -293,5 +294,6 @@ class SteppedModule(pl.LightningModule):
         checkpoint["attnscale"] = {**self.record, "best_loss": self.best_loss}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take up the best loss so far."""
+        """Bring the names up to date, and take up the best loss so far."""
+        update_checkpoint(checkpoint)
         self.best_loss = float(checkpoint["attnscale"]["best_loss"])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnscale.renamed import KEYS, METRICS, earlier_metrics, renamed
 from attnscale.tracking.names import safe_name
 from attnscale.tracking.store import TIMEOUT_SECONDS, Store, open_client, sqlite_path
 
@@ -45,8 +46,8 @@ def _plain(run: "Run") -> RecordedRun:
         run.info.run_name or run.info.run_id,
         run.info.status,
         dict(run.data.tags),
-        dict(run.data.params),
-        dict(run.data.metrics),
+        {renamed(key, KEYS): value for key, value in run.data.params.items()},
+        {renamed(name, METRICS): value for name, value in run.data.metrics.items()},
     )
 
 
@@ -171,11 +172,14 @@ class History:
 
     def points(self, run_id: str, metric: str) -> list[tuple[int, float, int]]:
         """Return (optimizer step, value, milliseconds since 1970) of a metric's points, by step."""
-        direct = self._read(run_id, safe_name(metric))
-        if direct is not None:
-            return direct
-        found = self.client.get_metric_history(run_id, safe_name(metric))
-        return sorted((point.step, point.value, point.timestamp) for point in found)
+        for name in map(safe_name, [metric, *earlier_metrics(metric)]):
+            points = self._read(run_id, name)
+            if points is None:
+                history = self.client.get_metric_history(run_id, name)
+                points = sorted((point.step, point.value, point.timestamp) for point in history)
+            if points:
+                return points
+        return []
 
     def _read(self, run_id: str, name: str) -> list[tuple[int, float, int]] | None:
         """Return a metric's points straight from an SQLite file; None if that is not possible.

@@ -137,8 +137,9 @@ class QKRMSNorm(Scale):
         """Set ε under the square root."""
         super().__init__()
         self.eps = positive("eps", eps)
-        self.q_gain = nn.Parameter(torch.ones(d_k))
+        # The order in which an optimizer's state in a checkpoint numbers them.
         self.k_gain = nn.Parameter(torch.ones(d_k))
+        self.q_gain = nn.Parameter(torch.ones(d_k))
 
     def learned_scale(self) -> Tensor:
         """Return what multiplies the score of normalised q and k on average, (1,)."""

@@ -165,8 +165,9 @@ class NAP(Scale):
         """Set ε, added to a row's standard deviation."""
         super().__init__()
         self.eps = positive("eps", eps)
-        self.gain = nn.Parameter(torch.ones(n_heads))
+        # The order in which an optimizer's state in a checkpoint numbers them.
         self.bias = nn.Parameter(torch.zeros(n_heads))
+        self.gain = nn.Parameter(torch.ones(n_heads))
 
     def learned_scale(self) -> Tensor:
         """Return γ."""

@@ -1,0 +1,78 @@
+"""What earlier versions named otherwise, so that their checkpoints and stores can still be used.
+
+One table. A checkpoint is brought up to date where it is loaded, a run where it is read.
+"""
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Renamed(NamedTuple):
+    """One kind of name, as a regular expression, and what replaces it."""
+
+    old: str
+    new: str
+
+
+TENSORS = (Renamed(r"(?<!\.scale)\.(running_mean|running_variance)$", r".scale.\1"),)
+"""Keys of a state dict: buffers of ``score_batchnorm`` belong to the scale, not the attention."""
+
+KEYS = (Renamed(r"^callbacks\.temperatures(?=\.|$)", "callbacks.learned_scales"),)
+"""Dotted keys of the configuration."""
+
+TARGETS = (
+    Renamed(
+        r"^attnscale\.callbacks\.temperatures\.Temperatures$",
+        "attnscale.callbacks.learned_scales.LearnedScales",
+    ),
+)
+"""Values of ``_target_``."""
+
+METRICS = (Renamed(r"^(attention/.+)/temperature$", r"\1/learned_scale"),)
+"""Metrics: what multiplies the logits is no temperature, which divides them."""
+
+
+def renamed(name: str, table: tuple[Renamed, ...]) -> str:
+    """Return today's name."""
+    for row in table:
+        name = re.sub(row.old, row.new, name)
+    return name
+
+
+def earlier_metrics(name: str) -> list[str]:
+    """Return the names under which earlier versions recorded a metric."""
+    head, _, last = name.rpartition("/")
+    return [f"{head}/temperature"] if last == "learned_scale" and head else []
+
+
+def _updated(node: Any, path: str) -> Any:
+    if isinstance(node, list):
+        return [_updated(entry, path) for entry in node]
+    if not isinstance(node, Mapping):
+        last = path.rpartition(".")[2]
+        return renamed(node, TARGETS) if last == "_target_" and isinstance(node, str) else node
+    updated = {}
+    for key, value in node.items():
+        dotted = f"{path}.{key}" if path else str(key)
+        today = renamed(dotted, KEYS)
+        updated[today.rpartition(".")[2]] = _updated(value, today)
+    return updated
+
+
+def updated_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with today's keys and targets; the old one stays as it is."""
+    return dict(_updated(copy.deepcopy(dict(config)), ""))
+
+
+def update_checkpoint(checkpoint: dict[str, Any]) -> None:
+    """Give a checkpoint today's names, in place: its tensors and the configuration it carries."""
+    tensors = checkpoint["state_dict"]
+    # In place: a state dict is more than its entries.
+    for key in list(tensors):
+        today = renamed(key, TENSORS)
+        if today != key:
+            tensors[today] = tensors.pop(key)
+    carried = checkpoint["attnscale"]
+    checkpoint["attnscale"] = {**carried, "config": updated_config(carried["config"])}
