@@ -68,8 +68,8 @@ def test_a_slow_command_runs(shell: Any, command: str) -> None:
     assert all(run.data.metrics["test/bleu"] >= 90 for run in scaled)
 
 
-def test_the_python_example_runs() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+@pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_a_python_example_runs(example: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", example], capture_output=True, text=True, check=False
     )
