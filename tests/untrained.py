@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnscale.attention import Attended, tapped
+from attnscale.attention import Attended, ScaleFactory, tapped
 from attnscale.data.toy_translation import ToyTranslation
 from attnscale.data.translation import TranslationBatch
 from attnscale.data.vocabulary import PADDING
-from attnscale.model.autoencoder import AttentionAutoencoder
-from attnscale.model.layers import AttentionSettings
-from attnscale.model.transformer import Transformer
+from tests.support import models
 
 SEEDS = 16
 D_MODEL, HEADS, HIDDEN, LENGTH, SEQUENCES = 48, 3, 64, 8, 32
@@ -47,59 +46,39 @@ def corpus() -> tuple[list[TranslationBatch], dict[str, int]]:
     return [batch for block in data.train_dataloader() for batch in block], data.model_arguments()
 
 
-def autoencoder(settings: AttentionSettings, init: str, d_k: int, seed: int) -> Iterator[Shown]:
+def autoencoder(scale: str | ScaleFactory, init: str, d_k: int, seed: int) -> Iterator[Shown]:
     """Show the attention of an autoencoder on Gaussian sequences."""
     torch.manual_seed(seed)
-    model = AttentionAutoencoder(
-        attention=settings,
-        d_model=D_MODEL,
-        d_k=d_k,
-        d_v=None,
-        n_heads=1,
-        n_layers=1,
-        residual=False,
-        norm="none",
-        feed_forward=None,
-        bias=False,
-        dropout=0.0,
-        init=init,
-    )
-    seen: dict[str, Attended] = {}
-    with torch.no_grad(), tapped(model, seen.__setitem__):
+    model = models.autoencoder(scale, d_model=D_MODEL, d_k=d_k, init=init)
+    shown: dict[str, Attended] = {}
+    with torch.no_grad(), tapped(model, shown.__setitem__):
         model(torch.randn(SEQUENCES, LENGTH, D_MODEL))
-    for path, attended in seen.items():
+    for path, attended in shown.items():
         yield path, attended, torch.ones(SEQUENCES, LENGTH, dtype=torch.bool)
 
 
 def transformer(
-    settings: AttentionSettings, init: str, d_k: int, seed: int, n_layers: int = 1
+    scale: str | ScaleFactory, init: str, d_k: int, seed: int, n_layers: int = 1
 ) -> Iterator[Shown]:
     """Show the attentions of a Transformer on a batch of the bundled corpus."""
     torch.manual_seed(seed)
-    batches, sizes = corpus()
-    model = Transformer(
-        attention=settings,
+    batches, vocabularies = corpus()
+    sizes: dict[str, Any] = {**vocabularies, "n_heads": HEADS, "feed_forward": HIDDEN}
+    model = models.transformer(
+        scale,
         **sizes,
         d_model=D_MODEL,
         d_k=d_k,
         d_v=16,
-        n_heads=HEADS,
         n_layers=n_layers,
-        feed_forward=HIDDEN,
-        norm="pre",
-        positions="sinusoidal",
         max_length=64,
-        tied=False,
-        scaled_embeddings=True,
-        bias=True,
-        dropout=0.0,
-        attention_dropout=None,
         init=init,
     )
     source, target = batches[seed].source, batches[seed].target
     assert bool((source == PADDING).any())
-    seen: dict[str, Attended] = {}
-    with torch.no_grad(), tapped(model, seen.__setitem__):
+    shown: dict[str, Attended] = {}
+    with torch.no_grad(), tapped(model, shown.__setitem__):
         model(source, target[:, :-1], PADDING)
-    for path, attended in seen.items():
-        yield path, attended, (source if path.startswith("encoder") else target[:, 1:]) != PADDING
+    for path, attended in shown.items():
+        side = {"source": source, "target": target[:, 1:]}[attended.queries]
+        yield path, attended, side != PADDING

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from attnscale.attention import SCALE_MODES
+from attnscale.attention import SCALES
 from attnscale.theory.claims import CLAIMS
 
 pytestmark = pytest.mark.slow
@@ -99,7 +99,7 @@ def test_it_writes_the_documents(module_shell: Any, done: str) -> None:
     assert {path.name for path in docs.iterdir()} == {"modes.md", "claims.md"}
     assert all(f"Written: {path}" in done for path in docs.iterdir())
     modes = (docs / "modes.md").read_text(encoding="utf-8")
-    for name in SCALE_MODES:
+    for name in SCALES:
         # In the registry, and measured.
         assert len(re.findall(rf"^\| `{name}` \|", modes, re.MULTILINE)) == 2
         assert re.search(

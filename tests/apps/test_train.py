@@ -104,11 +104,11 @@ def test_a_traceback_can_be_asked_for(shell: Any) -> None:
 
 
 def test_help_shows_choices_modes_and_examples(shell: Any) -> None:
-    from attnscale.attention import SCALE_MODES
+    from attnscale.attention import SCALES
 
     done = shell("--help", where=False)
     assert done.returncode == 0
-    assert all(mode in done.stdout for mode in SCALE_MODES)
+    assert all(mode in done.stdout for mode in SCALES)
     assert "adam, adamw, sgd" in done.stdout
     assert "ddp_cpu" in done.stdout
     assert done.stdout.count("python -m src.train ") >= 3 - 1

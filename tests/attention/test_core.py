@@ -10,10 +10,11 @@ from jaxtyping import TypeCheckError
 from torch import Tensor
 from torch.nn import functional
 
-from attnscale.attention import SCALE_MODES, Attended, attend, padding_keep
-from attnscale.attention.core import FUSED_FROM_KEYS_CPU, choose_backend, logits_of, normalise
-from attnscale.attention.scale import resolve_scale
-from tests.attention.conftest import (
+from attnscale.attention import SCALES, Attended, Scale, attend, padding_keep, scores_of
+from attnscale.attention.core import FUSED_FROM_KEYS_CPU, choose_backend, named_scale
+from attnscale.attention.masks import kept_count, softmax_over_kept
+from attnscale.attention.scale import Learned, SoftCap
+from tests.support.modes import (
     BACKENDS,
     BATCH,
     D_K,
@@ -25,14 +26,20 @@ from tests.attention.conftest import (
     LINEAR,
     MASKS,
     QUERY,
+    REPRESENTATIVE,
+    UNFUSIBLE,
+    Mode,
     assert_same,
+    attended_of,
     draw,
     every_mode,
+    every_mode_and_backend,
     factor_of,
     full_mask,
     mask,
-    seen_by_tap,
-    values_of,
+    new_scale,
+    representative_and_backend,
+    total_weight,
 )
 
 D_KS = (1, 3, 64)
@@ -56,9 +63,8 @@ def softcap_oracle(q: Tensor, k: Tensor, v: Tensor, full: Tensor) -> Tensor:
 def test_every_mode_that_only_multiplies_is_compared_here() -> None:
     q, k, _ = draw()
     constant = set()
-    for name in SCALE_MODES:
-        values = values_of(name, dtype=torch.float64)
-        attended = seen_by_tap(q, k, name, values, mask("padding")[0])
+    for name in SCALES:
+        attended = attended_of(q, k, new_scale(name, dtype=torch.float64), mask("padding")[0])
         ratio = attended.logits() / attended.scores()
         if torch.allclose(ratio, ratio.flatten()[0]):
             constant.add(name)
@@ -66,19 +72,17 @@ def test_every_mode_that_only_multiplies_is_compared_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scale", "d_k"), [*((s, D_K) for s in LINEAR), *(("sqrt", d) for d in D_KS)]
+    ("mode", "d_k"), [*((m, D_K) for m in LINEAR), *(("sqrt", d) for d in D_KS)]
 )
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_equals_pytorch(scale: str | float, backend: str, d_k: int) -> None:
-    values = values_of(scale, d_k=d_k, dtype=torch.float64)
+def test_equals_pytorch(mode: Mode, backend: str, d_k: int) -> None:
+    scale = new_scale(mode, d_k=d_k, dtype=torch.float64)
     for kind in MASKS:
         q, k, v = draw(d_k)
         keep, causal = mask(kind)
-        made = attend(
-            q, k, v, scale=scale, values=values, keep=keep, causal=causal, backend=backend
-        )
-        wanted = oracle(q, k, v, factor_of(scale, d_k), full_mask(keep, causal))
-        assert_same(made, wanted, (q, k, v))
+        out = attend(q, k, v, scale=scale, keep=keep, causal=causal, backend=backend)
+        wanted = oracle(q, k, v, factor_of(mode, d_k), full_mask(keep, causal))
+        assert_same(out, wanted, (q, k, v))
 
 
 @pytest.mark.parametrize("d_k", [*D_KS, D_K])
@@ -87,65 +91,60 @@ def test_softcap_equals_its_formula(d_k: int) -> None:
         q, k, v = draw(d_k)
         keep, causal = mask(kind)
         assert_same(
-            attend(q, k, v, scale="softcap", values={"cap": CAP}, keep=keep, causal=causal),
+            attend(q, k, v, scale=SoftCap(d_k=d_k, cap=CAP), keep=keep, causal=causal),
             softcap_oracle(q, k, v, full_mask(keep, causal)),
             (q, k, v),
         )
 
 
-@pytest.mark.parametrize("scale", FUSIBLE)
-def test_explicit_equals_fused_in_fp32(scale: str | float) -> None:
-    values = values_of(scale)
+@pytest.mark.parametrize("mode", [mode for mode in REPRESENTATIVE if mode in FUSIBLE])
+def test_explicit_equals_fused_in_fp32(mode: Mode) -> None:
+    scale = new_scale(mode)
     for kind in MASKS:
         q, k, v = draw(dtype=torch.float32)
         keep, causal = mask(kind)
-        made = []
+        results = []
         for backend in BACKENDS:
-            out = attend(
-                q, k, v, scale=scale, values=values, keep=keep, causal=causal, backend=backend
-            )
-            made.append((out, *torch.autograd.grad(out.square().sum(), (q, k, v))))
-        for explicit, fused in zip(*made, strict=True):
+            out = attend(q, k, v, scale=scale, keep=keep, causal=causal, backend=backend)
+            results.append((out, *torch.autograd.grad(out.square().sum(), (q, k, v))))
+        for explicit, fused in zip(*results, strict=True):
             torch.testing.assert_close(explicit, fused, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_learned_temperatures_act_on_their_own_head(backend: str) -> None:
+def test_learned_scales_act_on_their_own_head(backend: str) -> None:
     q, k, v = draw()
-    log_scale = torch.randn(HEADS, dtype=torch.float64, requires_grad=True)
+    scale = Learned(n_heads=HEADS, d_k=D_K).double()
+    torch.nn.init.normal_(scale.log_scale)
     heads = [
-        (q[:, h] @ k[:, h].transpose(-2, -1) * log_scale[h].exp()).softmax(dim=-1) @ v[:, h]
+        (q[:, h] @ k[:, h].transpose(-2, -1) * scale.log_scale[h].exp()).softmax(dim=-1) @ v[:, h]
         for h in range(HEADS)
     ]
     assert_same(
-        attend(q, k, v, scale="learned", values={"log_scale": log_scale}, backend=backend),
+        attend(q, k, v, scale=scale, backend=backend),
         torch.stack(heads, dim=1),
-        (q, k, v, log_scale),
+        (q, k, v, scale.log_scale),
     )
 
 
-@every_mode
-def test_shapes_are_checked(scale: str | float, backend: str) -> None:
+@representative_and_backend
+def test_shapes_are_checked(mode: Mode, backend: str) -> None:
     q, k, v = draw()
-    options = {"scale": scale, "values": values_of(scale), "backend": backend}
-    assert attend(q, k, v, **options).shape == (BATCH, HEADS, QUERY, D_V)  # type: ignore[arg-type]
+    scale = new_scale(mode)
+    assert attend(q, k, v, scale=scale, backend=backend).shape == (BATCH, HEADS, QUERY, D_V)
     with pytest.raises(TypeCheckError):
-        attend(q, k.transpose(1, 2), v, **options)  # type: ignore[arg-type]
+        attend(q, k.transpose(1, 2), v, scale=scale, backend=backend)
     with pytest.raises(TypeCheckError):
-        attend(q, k, v[:, :, 1:], **options)  # type: ignore[arg-type]
+        attend(q, k, v[:, :, 1:], scale=scale, backend=backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("scale", [*LINEAR, "log_n", "log_n_base", "ssmax"])
-def test_a_vector_added_to_every_key_changes_nothing(scale: str | float, backend: str) -> None:
+@pytest.mark.parametrize("mode", [*LINEAR, "log_n", "log_n_base", "ssmax"])
+def test_a_vector_added_to_every_key_changes_nothing(mode: Mode) -> None:
     q, k, v = draw()
-    values = values_of(scale)
+    scale = new_scale(mode)
     moved = k + 3 * torch.randn(BATCH, HEADS, 1, D_K, dtype=k.dtype)
     torch.testing.assert_close(
-        attend(q, moved, v, scale=scale, values=values, backend=backend),
-        attend(q, k, v, scale=scale, values=values, backend=backend),
-        rtol=1e-9,
-        atol=1e-11,
+        attend(q, moved, v, scale=scale), attend(q, k, v, scale=scale), rtol=1e-9, atol=1e-11
     )
 
 
@@ -156,7 +155,7 @@ def test_extreme_logits_stay_finite(extreme: float) -> None:
     logits[0, 0, 0] = extreme
     logits.requires_grad_()
     keep = padding_keep(torch.tensor([KEY, 4]), KEY)
-    weights = normalise(logits, keep)
+    weights = softmax_over_kept(logits, keep)
     (gradient,) = torch.autograd.grad(weights.square().sum(), logits)
     assert weights.isfinite().all()
     assert gradient.isfinite().all()
@@ -166,25 +165,25 @@ def test_extreme_logits_stay_finite(extreme: float) -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@every_mode
-def test_dropout_keeps_the_mean(scale: str | float, backend: str, masked: bool) -> None:
+@representative_and_backend
+def test_dropout_keeps_the_mean(mode: Mode, backend: str, masked: bool) -> None:
     rate, copies = 0.3, 400
     q, k = torch.randn(copies, HEADS, QUERY, D_K), torch.randn(copies, HEADS, KEY, D_K)
     v = torch.ones(copies, HEADS, KEY, D_V)
     keep = torch.arange(KEY) < KEY - 1 if masked else None
-    values = values_of(scale)
-    weights = seen_by_tap(q, k, scale, values, keep).weights()
-    total_of_weights = 0.0 if resolve_scale(scale).normaliser else 1.0
+    scale = new_scale(mode)
+    weights = attended_of(q, k, scale, keep).weights()
+    whole = total_weight(mode)
     torch.testing.assert_close(
-        weights.sum(dim=-1), torch.full(weights.shape[:-1], total_of_weights), rtol=0, atol=1e-5
+        weights.sum(dim=-1), torch.full(weights.shape[:-1], whole), rtol=0, atol=1e-5
     )
-    out = attend(q, k, v, scale=scale, values=values, keep=keep, dropout=rate, backend=backend)
+    out = attend(q, k, v, scale=scale, keep=keep, dropout=rate, backend=backend)
     total = out[..., 0]
     # A row's total is Σ w_j b_j / (1 − rate), with variance Σ w_j² · rate / (1 − rate).
-    wanted = math.sqrt(float(weights.square().sum(dim=-1).mean()) * rate / (1 - rate))
+    wanted = math.sqrt(float(weights.square().sum(dim=-1).mean().detach()) * rate / (1 - rate))
     tolerance = 5 * wanted / math.sqrt(total.numel())
-    mean, spread = float(total.mean()), float(total.std())
-    assert abs(mean - total_of_weights) < tolerance, f"mean {mean}, allowed ± {tolerance}"
+    mean, spread = float(total.detach().mean()), float(total.detach().std())
+    assert abs(mean - whole) < tolerance, f"mean {mean}, allowed ± {tolerance}"
     # The variance of a squared total is below that of a coin: kurtosis at most 1 / (0.3 · 0.7).
     relative = 5 * math.sqrt(1 / (rate * (1 - rate)) / (4 * total.numel()))
     assert abs(spread / wanted - 1) < relative, f"standard deviation {spread}, wanted {wanted}"
@@ -199,25 +198,69 @@ def test_refuses_an_unknown_backend(unlike: str) -> None:
         attend(q, k, v, backend=unlike)
 
 
-@pytest.mark.parametrize("name", sorted(set(SCALE_MODES) - set(FUSIBLE)))
-def test_refuses_fused_where_the_scores_are_needed(name: str) -> None:
+@every_mode
+def test_fused_is_refused_where_the_scores_are_needed(mode: Mode) -> None:
     q, k, v = draw()
-    with pytest.raises(ValueError, match=rf"attention\.backend=fused: scale mode '{name}' needs"):
-        attend(q, k, v, scale=name, values=values_of(name), backend="fused")
+    scale = new_scale(mode)
+    assert scale.fusible == (mode not in UNFUSIBLE)
+    if mode in UNFUSIBLE:
+        with pytest.raises(
+            ValueError, match=rf"^attention\.backend=fused: scale mode '{mode}' needs"
+        ):
+            attend(q, k, v, scale=scale, backend="fused")
 
 
-@pytest.mark.parametrize("name", [n for n, m in SCALE_MODES.items() if m.options or m.needs])
-def test_names_what_is_missing_in_values(name: str) -> None:
+# --- a scale by its name ---
+
+KEEPS_NOTHING: tuple[Mode, ...] = (
+    *("sqrt", "none", "folded", "none_equiv", "inverse", "mup", "cosine_fixed", "softcap"),
+    *("log_n", "log_n_base", 0.37),
+)
+NEEDS = {
+    "sqrt_d_model": "d_model",
+    "ngpt": "d_model",
+    "qknorm": "the statistic length_p97_5 of the data",
+}
+
+
+@every_mode
+def test_a_name_is_taken_where_the_mode_learns_and_keeps_nothing(mode: Mode) -> None:
     q, k, v = draw()
-    mode = SCALE_MODES[name]
-    for missing in (*mode.options, *mode.needs):
-        given = {n: x for n, x in values_of(name).items() if n != missing}
-        with pytest.raises(ValueError, match=rf"^scale mode '{name}' reads '{missing}': pass it"):
-            attend(q, k, v, scale=name, values=given)
+    if mode in KEEPS_NOTHING:
+        named = named_scale(mode, n_heads=HEADS, d_k=D_K)
+        assert type(named) is type(new_scale(mode))
+        assert not named.state_dict()
+        assert torch.equal(attend(q, k, v, scale=mode), attend(q, k, v, scale=new_scale(mode)))
+        return
+    if mode in NEEDS:
+        refusal = rf"^attention\.scale={mode}: needs {NEEDS[str(mode)]}$"
+    else:
+        kind = SCALES[str(mode)].__name__
+        refusal = rf"^scale mode '{mode}' learns: make it once, {kind}\(\.\.\.\), and pass it$"
+    with pytest.raises(ValueError, match=refusal):
+        named_scale(mode, n_heads=HEADS, d_k=D_K)
+    with pytest.raises(ValueError, match=refusal):
+        attend(q, k, v, scale=mode)
+
+
+def test_refuses_the_name_of_no_mode() -> None:
+    with pytest.raises(ValueError, match=r"^attention\.scale=sqr: no such scale mode"):
+        attend(*draw(), scale="sqr")
+    with pytest.raises(ValueError, match=r"^attention\.scale=-2: a number must be positive"):
+        attend(*draw(), scale=-2)
+
+
+def test_the_usual_scale_is_the_default() -> None:
+    q, k, v = draw()
+    wanted = oracle(q, k, v, D_K**-0.5, full_mask(None, causal=False))
+    torch.testing.assert_close(attend(q, k, v), wanted, rtol=1e-9, atol=1e-11)
+
+
+# --- backends ---
 
 
 @pytest.mark.parametrize(
-    ("scale", "n_keys", "device", "chosen"),
+    ("mode", "n_keys", "device", "chosen"),
     [
         ("sqrt", FUSED_FROM_KEYS_CPU - 1, "cpu", "explicit"),
         ("sqrt", FUSED_FROM_KEYS_CPU, "cpu", "fused"),
@@ -229,9 +272,9 @@ def test_names_what_is_missing_in_values(name: str) -> None:
     ],
 )
 def test_auto_takes_the_faster_backend_that_is_allowed(
-    scale: str, n_keys: int, device: str, chosen: str
+    mode: str, n_keys: int, device: str, chosen: str
 ) -> None:
-    assert choose_backend("auto", SCALE_MODES[scale], n_keys, torch.device(device)) == chosen
+    assert choose_backend("auto", new_scale(mode), n_keys, torch.device(device)) == chosen
 
 
 @pytest.mark.parametrize("tap", [None, lambda _: None])
@@ -242,15 +285,18 @@ def test_runs_the_backend_that_was_asked_for(
     tap: Callable[[Attended], None] | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kernel, seen = functional.scaled_dot_product_attention, []
+    kernel, counts = functional.scaled_dot_product_attention, []
 
     def counted(*args: Tensor, **options: object) -> Tensor:
-        seen.append(options)
+        counts.append(options)
         return kernel(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", counted)
     attend(*draw(), backend=backend, tap=tap)
-    assert len(seen) == calls
+    assert len(counts) == calls
+
+
+# --- half precision ---
 
 
 def assert_close_in_half(out: Tensor, wide: Tensor, dtype: torch.dtype) -> None:
@@ -261,18 +307,17 @@ def assert_close_in_half(out: Tensor, wide: Tensor, dtype: torch.dtype) -> None:
     """
     assert out.dtype == dtype
     assert out.isfinite().all()
-    error = (out.float() - wide) / torch.finfo(dtype).eps
+    error = (out.float() - wide).detach() / torch.finfo(dtype).eps
     typical, largest = float(error.square().mean().sqrt()), float(error.abs().max())
     assert typical < 1.5, f"root mean square {typical} units"
     assert largest < 16, f"largest error {largest} units"
 
 
-def draw_with_logits_of_30(scale: str | float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def draw_with_logits_of_30(scale: Scale, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values with logits up to 30, or √d_k · 30 as scores if they are bounded."""
     q, k, v = (x.detach().float() for x in draw())
-    values = values_of(scale)
-    logits = seen_by_tap(q, k, scale, values).logits()
-    if torch.allclose(seen_by_tap(2 * q, k, scale, values).logits(), 2 * logits, rtol=1e-4):
+    logits = attended_of(q, k, scale).logits()
+    if torch.allclose(attended_of(2 * q, k, scale).logits(), 2 * logits, rtol=1e-4):
         q *= 30 / logits.abs().max()
     else:
         q *= 30 * math.sqrt(D_K) / (q @ k.mT).abs().max()
@@ -280,28 +325,26 @@ def draw_with_logits_of_30(scale: str | float, dtype: torch.dtype) -> tuple[Tens
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@every_mode
-def test_half_precision_is_close_to_fp32(
-    scale: str | float, backend: str, dtype: torch.dtype
-) -> None:
-    values = values_of(scale)
+@every_mode_and_backend
+def test_half_precision_is_close_to_fp32(mode: Mode, backend: str, dtype: torch.dtype) -> None:
+    scale = new_scale(mode)
     for kind in ("none", "padding+causal", "rows with no key"):
         halves = draw_with_logits_of_30(scale, dtype)
         keep, causal = mask(kind)
 
         def run(*x: Tensor, keep: Tensor | None = keep, causal: bool = causal) -> Tensor:
-            return attend(*x, scale=scale, values=values, keep=keep, causal=causal, backend=backend)
+            return attend(*x, scale=scale, keep=keep, causal=causal, backend=backend)
 
         assert_close_in_half(run(*halves), run(*(x.float() for x in halves)), dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_explicit_scores_of_half_precision_are_fp32(dtype: torch.dtype) -> None:
-    q, k, v = draw_with_logits_of_30("none", dtype)
-    none = SCALE_MODES["none"]
-    logits = logits_of(q, k, none, {})
-    assert logits.dtype == torch.float32
-    assert torch.equal(logits, q.float() @ k.float().transpose(-2, -1))
+    none = new_scale("none")
+    q, k, v = draw_with_logits_of_30(none, dtype)
+    for logits in (scores_of(q, k), none(q, k), attended_of(q, k, "none").logits()):
+        assert logits.dtype == torch.float32
+        assert torch.equal(logits, q.float() @ k.float().transpose(-2, -1))
     out = attend(q, k, v, scale="none", backend="explicit").float()
     wide = attend(q.float(), k.float(), v.float(), scale="none", backend="explicit")
     # Without a factor q' is exact: only the weights, up to 1, and the output, up to 4, are rounded.
@@ -320,17 +363,13 @@ def test_fp16_scores_beyond_its_range_stay_finite() -> None:
     assert_close_in_half(out, wide, torch.float16)
 
 
-@pytest.mark.parametrize("kind", ["padding+causal", "rows with no key"])
-@every_mode
-def test_autocast_is_close_to_fp32(scale: str | float, backend: str, kind: str) -> None:
+def assert_autocast_is_close_to_fp32(mode: Mode, backend: str, kind: str) -> None:
+    scale = new_scale(mode)
     q, k, v = (x.float() for x in draw_with_logits_of_30(scale, torch.bfloat16))
     keep, causal = mask(kind)
-    values = values_of(scale)
 
     def run() -> Tensor:
-        return attend(
-            q, k, v, scale=scale, values=values, keep=keep, causal=causal, backend=backend
-        )
+        return attend(q, k, v, scale=scale, keep=keep, causal=causal, backend=backend)
 
     wide = run()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -338,11 +377,48 @@ def test_autocast_is_close_to_fp32(scale: str | float, backend: str, kind: str) 
     assert_close_in_half(out, wide, torch.bfloat16)
 
 
+@every_mode_and_backend
+def test_autocast_is_close_to_fp32(mode: Mode, backend: str) -> None:
+    assert_autocast_is_close_to_fp32(mode, backend, "padding+causal")
+
+
+@representative_and_backend
+def test_autocast_is_close_to_fp32_beside_rows_with_no_key(mode: Mode, backend: str) -> None:
+    assert_autocast_is_close_to_fp32(mode, backend, "rows with no key")
+
+
 def test_autocast_leaves_the_explicit_scores_in_fp32() -> None:
     q, k, _ = (x.float() for x in draw())
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        logits = logits_of(q, k, SCALE_MODES["none"], {})
-    assert torch.equal(logits, q @ k.transpose(-2, -1))
+        logits = (scores_of(q, k), new_scale("none")(q, k))
+    assert torch.equal(logits[0], q @ k.transpose(-2, -1))
+    assert torch.equal(logits[1], logits[0])
+
+
+# --- what is kept ---
+
+
+def test_a_hidden_key_has_no_weight_beside_keys_without_any() -> None:
+    logits = torch.full((1, 1, 2, 3), -torch.inf)
+    keep = torch.tensor([[True, True, False], [True, False, False]])
+    weights = softmax_over_kept(logits, keep)
+    assert torch.equal(weights[..., 2], torch.zeros(1, 1, 2))
+    assert torch.equal(weights[0, 0, 1, 1:], torch.zeros(2))
+
+
+def test_kept_keys_are_counted_row_by_row() -> None:
+    assert kept_count(None, KEY) == KEY
+    keep = torch.tensor([[True, False, True], [False, False, False]])
+    rows = kept_count(keep, 3)
+    assert isinstance(rows, Tensor)
+    assert rows.tolist() == [[2.0], [0.0]]
+    # A mask that is the same for all keys stands for as many as there are.
+    broadcast = kept_count(torch.tensor([[True], [False]]), KEY)
+    assert isinstance(broadcast, Tensor)
+    assert broadcast.tolist() == [[KEY], [0.0]]
+
+
+# --- the package ---
 
 
 def test_the_example_of_attend_runs() -> None:
@@ -361,14 +437,7 @@ def test_importing_attention_is_cheap() -> None:
         "    heavy = {'mlflow', 'hydra', 'omegaconf', 'pytorch_lightning'} & set(sys.modules)\n"
         "    print(name, sorted(heavy), 'torch' in sys.modules)\n"
     )
-    made = subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert made.stdout.splitlines() == ["attnscale [] False", "attnscale.attention [] True"]
-
-
-def test_a_hidden_key_has_no_weight_beside_keys_without_any() -> None:
-    logits = torch.full((1, 1, 2, 3), -torch.inf)
-    keep = torch.tensor([[True, True, False], [True, False, False]])
-    assert torch.equal(normalise(logits, keep)[..., 2], torch.zeros(1, 1, 2))
-    assert torch.equal(normalise(logits, keep)[0, 0, 1, 1:], torch.zeros(2))
+    assert run.stdout.splitlines() == ["attnscale [] False", "attnscale.attention [] True"]

@@ -6,94 +6,92 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnscale.attention import SCALE_MODES, MultiHeadAttention, attend
-from attnscale.attention.core import normalise
+from attnscale.attention import MultiHeadAttention, Scale, attend
+from attnscale.attention.masks import softmax_over_kept
+from attnscale.attention.scale import LogN, LogNBase, SoftCap
 from attnscale.model.layers import INITS, initialise
-from tests.attention.conftest import (
+from tests.support.modes import (
     BATCH,
     D_K,
     D_MODEL,
     KEY,
     QUERY,
-    Numbers,
+    Mode,
+    attended_of,
     build,
     draw,
+    every_mode,
     mask,
-    seen_by_tap,
-    values_of,
+    new_scale,
 )
 
 KINDS = ("none", "padding", "random+causal", "rows with no key")
 
 
-def assert_is_sqrt(name: str, values: Numbers, allowed: float = 1e-12, d_k: int = D_K) -> None:
+def assert_is_sqrt(scale: Scale, d_k: int = D_K) -> None:
     """Compare outputs and gradients of q, k and v in fp64 with those of ``sqrt``."""
     for kind in KINDS:
         q, k, v = draw(d_k)
         keep, causal = mask(kind)
-        made = []
-        for scale, given in ((name, values), ("sqrt", {})):
-            out = attend(q, k, v, scale=scale, values=given, keep=keep, causal=causal)
-            made.append((out, *torch.autograd.grad(out.square().sum(), (q, k, v))))
-        for a, b in zip(*made, strict=True):
-            torch.testing.assert_close(a, b, rtol=allowed, atol=allowed)
+        results = []
+        for one in (scale, "sqrt"):
+            out = attend(q, k, v, scale=one, keep=keep, causal=causal)
+            results.append((out, *torch.autograd.grad(out.square().sum(), (q, k, v))))
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("d_k", [D_K, 64])
 def test_mup_at_its_base_is_sqrt(d_k: int) -> None:
-    values = values_of("mup", d_k=d_k, dtype=torch.float64, base_d_k=float(d_k))
-    assert_is_sqrt("mup", values, d_k=d_k)
+    assert_is_sqrt(new_scale("mup", base_d_k=float(d_k)), d_k=d_k)
     if d_k == 64:  # a power of four: nothing is rounded
         q, k, v = draw(d_k)
-        as_configured = values_of("mup", d_k=d_k)
-        assert torch.equal(attend(q, k, v, scale="mup", values=as_configured), attend(q, k, v))
+        assert torch.equal(attend(q, k, v, scale="mup"), attend(q, k, v))
 
 
 def test_mup_away_from_its_base_is_not_sqrt() -> None:
     q, k, _ = draw(16)
-    made = seen_by_tap(q, k, "mup", values_of("mup", d_k=16, base_d_k=64.0)).logits()
-    torch.testing.assert_close(made, 2 * seen_by_tap(q, k, "sqrt").logits())
+    logits = attended_of(q, k, new_scale("mup", base_d_k=64.0)).logits()
+    torch.testing.assert_close(logits, 2 * attended_of(q, k, "sqrt").logits())
 
 
 @pytest.mark.parametrize("name", ["learned", "learned_shared"])
 def test_learned_starts_as_sqrt(name: str) -> None:
-    assert_is_sqrt(name, values_of(name, dtype=torch.float64))
+    assert_is_sqrt(new_scale(name, dtype=torch.float64))
 
 
 def test_softcap_without_a_cap_is_sqrt() -> None:
-    assert_is_sqrt("softcap", {"cap": 1e8})
+    assert_is_sqrt(SoftCap(d_k=D_K, cap=1e8))
 
 
 @pytest.mark.parametrize("n_keys", [2, KEY])
 def test_log_n_base_at_its_base_is_sqrt(n_keys: int) -> None:
     q, k, v = draw(n_keys=n_keys)
-    values: Numbers = {"base": float(n_keys)}
+    scale = LogNBase(base=float(n_keys))
     torch.testing.assert_close(
-        attend(q, k, v, scale="log_n_base", values=values), attend(q, k, v), rtol=1e-12, atol=1e-12
+        attend(q, k, v, scale=scale), attend(q, k, v), rtol=1e-12, atol=1e-12
     )
     longer = draw(n_keys=n_keys + 1)
-    assert not torch.allclose(
-        attend(*longer, scale="log_n_base", values=values), attend(*longer), rtol=1e-4
-    )
+    assert not torch.allclose(attend(*longer, scale=scale), attend(*longer), rtol=1e-4)
 
 
 def test_ssmax_with_the_inverse_of_ln_n_is_sqrt() -> None:
     q, k, v = draw()
-    values = values_of("ssmax", dtype=torch.float64, start=1 / math.log(KEY))
+    scale = new_scale("ssmax", dtype=torch.float64, start=1 / math.log(KEY))
     torch.testing.assert_close(
-        attend(q, k, v, scale="ssmax", values=values), attend(q, k, v), rtol=1e-12, atol=1e-12
+        attend(q, k, v, scale=scale), attend(q, k, v), rtol=1e-12, atol=1e-12
     )
 
 
 def test_length_modes_are_multiples_of_each_other() -> None:
     q, k, _ = draw()
+    base, start = 5.0, 0.7
+    ssmax = new_scale("ssmax", dtype=torch.float64, start=start)
     for kind in KINDS:
         keep, causal = mask(kind)
-        base, start = 5.0, 0.7
-        plain = seen_by_tap(q, k, "log_n", {}, keep, causal=causal).logits()
-        of_base = seen_by_tap(q, k, "log_n_base", {"base": base}, keep, causal=causal).logits()
-        values = values_of("ssmax", dtype=torch.float64, start=start)
-        learned = seen_by_tap(q, k, "ssmax", values, keep, causal=causal).logits()
+        plain = attended_of(q, k, LogN(), keep, causal=causal).logits()
+        of_base = attended_of(q, k, LogNBase(base=base), keep, causal=causal).logits()
+        learned = attended_of(q, k, ssmax, keep, causal=causal).logits()
         torch.testing.assert_close(of_base, plain / math.log(base), rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(learned, start * plain, rtol=1e-12, atol=1e-12)
 
@@ -102,21 +100,20 @@ def test_subtracting_s_ln_n_instead_of_multiplying_does_nothing() -> None:
     q, k, _ = draw()
     for kind in KINDS:
         keep, causal = mask(kind)
-        attended = seen_by_tap(q, k, "sqrt", {}, keep, causal=causal)
+        attended = attended_of(q, k, "sqrt", keep, causal=causal)
         logits, keep = attended.logits(), attended.keep
         n = torch.tensor(float(KEY)) if keep is None else keep.sum(dim=-1, keepdim=True).clamp(1)
-        weights = normalise(logits, keep)
-        torch.testing.assert_close(normalise(logits - 0.43 * n.log(), keep), weights)
-        multiplied = normalise(logits * 0.43 * n.log(), keep)
+        weights = softmax_over_kept(logits, keep)
+        torch.testing.assert_close(softmax_over_kept(logits - 0.43 * n.log(), keep), weights)
+        multiplied = softmax_over_kept(logits * 0.43 * n.log(), keep)
         assert not torch.allclose(multiplied, weights, rtol=1e-3)
 
 
 def test_cosine_at_its_start_is_cosine_fixed() -> None:
     q, k, v = draw()
-    cosine, fixed = values_of("cosine", dtype=torch.float64), values_of("cosine_fixed")
     torch.testing.assert_close(
-        attend(q, k, v, scale="cosine", values=cosine),
-        attend(q, k, v, scale="cosine_fixed", values=fixed),
+        attend(q, k, v, scale=new_scale("cosine", dtype=torch.float64)),
+        attend(q, k, v, scale="cosine_fixed"),
     )
 
 
@@ -124,7 +121,7 @@ def test_rmsnorm_of_vectors_without_mean_is_layernorm() -> None:
     q, k, v = draw()
     q, k = (y - y.mean(dim=-1, keepdim=True) for y in (q, k))
     a, b = (
-        attend(q, k, v, scale=name, values=values_of(name, dtype=torch.float64))
+        attend(q, k, v, scale=new_scale(name, dtype=torch.float64))
         for name in ("qk_layernorm", "qk_rmsnorm")
     )
     torch.testing.assert_close(a, b)
@@ -133,8 +130,8 @@ def test_rmsnorm_of_vectors_without_mean_is_layernorm() -> None:
 def test_a_number_is_the_mode_of_that_factor() -> None:
     q, k, v = draw()
     for name, factor in (("sqrt", D_K**-0.5), ("none", 1.0), ("inverse", 1 / D_K)):
-        made, wanted = attend(q, k, v, scale=factor), attend(q, k, v, scale=name)
-        torch.testing.assert_close(made, wanted, rtol=1e-12, atol=1e-12)
+        a, b = attend(q, k, v, scale=factor), attend(q, k, v, scale=name)
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 # --- folded: the factor goes into the initial weights ---
@@ -165,8 +162,7 @@ def test_folded_starts_as_sqrt(name: str, init: str, d_k: int) -> None:
 
 
 def test_what_the_optimizer_is_told() -> None:
-    factors = SCALE_MODES["none_equiv"].optimizer
-    assert factors is not None
+    scale = new_scale("none_equiv")
     c = 0.25
     wanted = {
         "adamw": (c, 1 / c, 1 / c),
@@ -174,11 +170,20 @@ def test_what_the_optimizer_is_told() -> None:
         "sgd": (c**2, 1.0, 1 / c**2),
     }
     for rule, numbers in wanted.items():
-        made = factors(16, rule)
-        assert (made.lr, made.eps, made.weight_decay) == numbers
+        factors = scale.optimizer_factors(16, rule)
+        assert (factors.lr, factors.eps, factors.weight_decay) == numbers
     with pytest.raises(ValueError, match=r"none_equiv: knows no factors for the optimizer 'lion'"):
-        factors(16, "lion")
-    assert {name for name, mode in SCALE_MODES.items() if mode.optimizer} == {"none_equiv"}
+        scale.optimizer_factors(16, "lion")
+
+
+@every_mode
+def test_no_other_mode_changes_what_the_optimizer_does(mode: Mode) -> None:
+    scale = new_scale(mode)
+    assert scale.adjusts_optimizer == (mode == "none_equiv")
+    assert scale.init_gain(16) == (0.25 if mode in ("folded", "none_equiv") else 1.0)
+    if not scale.adjusts_optimizer:
+        factors = scale.optimizer_factors(16, "lion")
+        assert (factors.lr, factors.eps, factors.weight_decay) == (1.0, 1.0, 1.0)
 
 
 LR, EPS, DECAY = 0.03, 1e-3, 0.1
@@ -187,12 +192,14 @@ LR, EPS, DECAY = 0.03, 1e-3, 0.1
 def optimizer(attention: MultiHeadAttention, rule: str) -> torch.optim.Optimizer:
     own = attention.projections()["q"]
     others = [p for p in attention.parameters() if all(p is not q for q in own)]
-    lr, eps, decay = LR, EPS, DECAY
-    if attention.mode.optimizer is not None:
-        factors = attention.mode.optimizer(attention.d_k, rule)
-        lr, eps, decay = lr * factors.lr, eps * factors.eps, decay * factors.weight_decay
+    factors = attention.scale.optimizer_factors(attention.d_k, rule)
     groups = [
-        {"params": own, "lr": lr, "eps": eps, "weight_decay": decay},
+        {
+            "params": own,
+            "lr": LR * factors.lr,
+            "eps": EPS * factors.eps,
+            "weight_decay": DECAY * factors.weight_decay,
+        },
         {"params": others, "lr": LR, "eps": EPS, "weight_decay": DECAY},
     ]
     if rule == "sgd":

@@ -3,27 +3,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attnscale.attention import (
-    KeyValueCache,
-    attend,
-    causal_keep,
-    combine,
-    padding_keep,
-    resolve_scale,
-)
-from tests.attention.conftest import (
+from attnscale.attention import KeyValueCache, attend, causal_keep, combine, padding_keep
+from tests.support.modes import (
     BATCH,
+    BUFFERED,
     D_K,
     D_MODEL,
     D_V,
     HEADS,
     KEY,
+    NO_SOFTMAX,
     QUERY,
+    REPRESENTATIVE_AND_BACKEND,
+    Mode,
     build,
     draw,
-    every_mode,
-    parameters_of,
-    values_of,
+    every_mode_and_backend,
+    new_scale,
+    representative_and_backend,
+    total_weight,
 )
 
 LENGTH = 4
@@ -70,23 +68,23 @@ def test_combine_keeps_what_every_mask_keeps() -> None:
     assert broadcast.shape == (2, 1, QUERY, KEY)
 
 
-@every_mode
-def test_one_query_sees_all_keys(scale: str | float, backend: str) -> None:
+@representative_and_backend
+def test_one_query_sees_all_keys(mode: Mode, backend: str) -> None:
     q, k, v = draw32()
-    values = values_of(scale, training=False)
+    scale = new_scale(mode).eval()
 
     def run(n_queries: int, causal: bool) -> Tensor:
         last = q[:, :, -n_queries:]
-        return attend(last, k, v, scale=scale, values=values, causal=causal, backend=backend)
+        return attend(last, k, v, scale=scale, causal=causal, backend=backend)
 
     torch.testing.assert_close(run(1, causal=True), run(1, causal=False))
     torch.testing.assert_close(run(2, causal=True)[:, :, 1], run(2, causal=False)[:, :, 1])
     assert not torch.allclose(run(2, causal=True)[:, :, 0], run(2, causal=False)[:, :, 0])
 
 
-@every_mode
-def test_decoding_step_by_step_equals_all_at_once(scale: str | float, backend: str) -> None:
-    attention = build(scale, backend=backend).eval()
+@representative_and_backend
+def test_decoding_step_by_step_equals_all_at_once(mode: Mode, backend: str) -> None:
+    attention = build(mode, backend=backend).eval()
     x = torch.randn(BATCH, KEY, D_MODEL)
     at_once = attention(x, causal=True)
     cache = KeyValueCache(grows=True)
@@ -97,11 +95,11 @@ def test_decoding_step_by_step_equals_all_at_once(scale: str | float, backend: s
         torch.testing.assert_close(cached[:, 0], at_once[:, t], rtol=1e-4, atol=1e-5)
 
 
-@every_mode
-def test_nothing_leaks_from_the_future(scale: str | float, backend: str) -> None:
-    attention = build(scale, backend=backend).eval()
+@representative_and_backend
+def test_nothing_leaks_from_the_future(mode: Mode, backend: str) -> None:
+    attention = build(mode, backend=backend).eval()
     # The first row has one key; the normaliser that is no softmax gives it the weight 0.
-    blind = int(attention.mode.normaliser is not None)
+    blind = int(mode in NO_SOFTMAX)
     x = torch.randn(BATCH, KEY, D_MODEL, requires_grad=True)
     out = attention(x, causal=True)
     for t in range(KEY - 1):
@@ -116,12 +114,12 @@ def test_nothing_leaks_from_the_future(scale: str | float, backend: str) -> None
             assert bool(gradient[:, : t + 1].abs().amax(dim=-1).gt(0).all())
 
 
-@every_mode
+@representative_and_backend
 @pytest.mark.parametrize("causal", [False, True])
-def test_nothing_leaks_from_the_padding(scale: str | float, backend: str, causal: bool) -> None:
-    attention = build(scale, backend=backend)
+def test_nothing_leaks_from_the_padding(mode: Mode, backend: str, causal: bool) -> None:
+    attention = build(mode, backend=backend)
     # In training some modes let the sequences of a batch see each other; its padding stays hidden.
-    crosses = bool(attention.buffer_names)
+    crosses = mode in BUFFERED
     query = torch.randn(BATCH, QUERY, D_MODEL)
     source = torch.randn(BATCH, KEY, D_MODEL, requires_grad=True)
     keep = padding_keep(torch.tensor([KEY, LENGTH]), KEY)
@@ -142,43 +140,42 @@ def test_nothing_leaks_from_the_padding(scale: str | float, backend: str, causal
         assert not torch.equal(moved[1, -1], out[1, -1])
 
 
-@every_mode
-@pytest.mark.parametrize(("training", "dropout"), [(True, 0.0), (True, 0.4), (False, 0.4)])
+def in_states(*arguments: tuple[float | bool, ...]) -> list[tuple[float | bool | str, ...]]:
+    """Return each representative case in training with these, and those with buffers without."""
+    in_training = [
+        (*case, True, *more) for case in REPRESENTATIVE_AND_BACKEND for more in arguments
+    ]
+    return in_training + [
+        (mode, "explicit", False, *more) for mode in BUFFERED for more in arguments
+    ]
+
+
+@pytest.mark.parametrize(("mode", "backend", "training", "dropout"), in_states((0.0,), (0.4,)))
 def test_a_row_with_no_key_is_zero(
-    scale: str | float, backend: str, training: bool, dropout: float
+    mode: Mode, backend: str, training: bool, dropout: float
 ) -> None:
-    mode, values = resolve_scale(scale), values_of(scale, training=training)
+    scale = new_scale(mode).train(training)
     keep = torch.rand(BATCH, HEADS, QUERY, KEY) < 0.7
     keep[..., 3] = True
     dead = torch.zeros(BATCH, HEADS, QUERY, dtype=torch.bool)
     dead[0, 1, 2] = dead[1, :, 4] = dead[1, 0, :] = True
     q, k, v = draw32()
-    rate = dropout if training else 0.0
 
     def run(mask: Tensor) -> tuple[Tensor, ...]:
         torch.manual_seed(1)
-        out = attend(
-            q,
-            k,
-            v,
-            scale=mode,
-            values=values,
-            keep=mask,
-            dropout=rate,
-            backend=backend,
-        )
+        out = attend(q, k, v, scale=scale, keep=mask, dropout=dropout, backend=backend)
         gradients = torch.autograd.grad(out.square().sum(), (q, k, v))
         return (out, *gradients)
 
     alive_out, alive_q, alive_k, alive_v = run(keep)
     out, for_q, for_k, for_v = run(keep & ~dead[..., None])
-    for made in (out, for_q, for_k, for_v):
-        assert made.isfinite().all()
+    for tensor in (out, for_q, for_k, for_v):
+        assert tensor.isfinite().all()
     assert out[dead].abs().max() == 0
     assert for_q[dead].abs().max() == 0
     assert for_k[1, 0].abs().max() == 0
     assert for_v[1, 0].abs().max() == 0
-    if mode.buffers is not None and training:
+    if mode in BUFFERED and training:
         return  # statistics of a batch: fewer rows move all others
     assert torch.equal(out[~dead], alive_out[~dead])
     assert torch.equal(for_q[~dead], alive_q[~dead])
@@ -188,16 +185,15 @@ def test_a_row_with_no_key_is_zero(
     assert not torch.equal(for_v[0, 1], alive_v[0, 1])
 
 
-@every_mode
-def test_a_row_with_no_key_makes_no_nan_on_the_way(scale: str | float, backend: str) -> None:
+@every_mode_and_backend
+def test_a_row_with_no_key_makes_no_nan_on_the_way(mode: Mode, backend: str) -> None:
     q, k, v = draw32()
     keep = padding_keep(torch.tensor([KEY, 0]), KEY)
-    values = values_of(scale)
-    leaves = (q, k, v, *parameters_of(scale, values).values())
+    scale = new_scale(mode)
     # Anomaly detection refuses a NaN in any step backward, also in one that is cut off later.
     with torch.autograd.set_detect_anomaly(True):
-        out = attend(q, k, v, scale=scale, values=values, keep=keep, backend=backend)
-        gradients = torch.autograd.grad(out.square().sum(), leaves)
+        out = attend(q, k, v, scale=scale, keep=keep, backend=backend)
+        gradients = torch.autograd.grad(out.square().sum(), (q, k, v, *scale.parameters()))
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
@@ -220,16 +216,15 @@ def test_the_kernel_gets_no_row_without_a_key(
     assert mask.shape[-2:] == (QUERY, KEY)
 
 
-@every_mode
 @pytest.mark.parametrize(
-    ("training", "dropout", "causal"),
-    [(True, 0.0, False), (True, 0.4, True), (False, 0.4, False), (False, 0.4, True)],
+    ("mode", "backend", "training", "dropout", "causal"),
+    [*in_states((0.0, False), (0.4, True)), ("sqrt", "explicit", False, 0.4, True)],
 )
 def test_a_sequence_of_padding_only_is_zero(
-    scale: str | float, backend: str, training: bool, dropout: float, causal: bool
+    mode: Mode, backend: str, training: bool, dropout: float, causal: bool
 ) -> None:
-    attention = build(scale, backend=backend, dropout=dropout).double().train(training)
-    crosses = bool(attention.buffer_names) and training
+    attention = build(mode, backend=backend, dropout=dropout).double().train(training)
+    crosses = mode in BUFFERED and training
     x = torch.randn(BATCH, KEY, D_MODEL, dtype=torch.float64, requires_grad=True)
     leaves = (x, *attention.parameters())
 
@@ -248,29 +243,28 @@ def test_a_sequence_of_padding_only_is_zero(
         alive_out, alive_x, *alive_parameters = run([LENGTH], slice(None))
     assert torch.equal(out[0], alive_out[0]) or (crosses and torch.allclose(out[0], alive_out[0]))
     torch.testing.assert_close(for_x[0], alive_x[0])
-    for made, alive in zip(for_parameters, alive_parameters, strict=True):
-        assert made.isfinite().all()
-        torch.testing.assert_close(made, alive)
+    for gradient, alive in zip(for_parameters, alive_parameters, strict=True):
+        assert gradient.isfinite().all()
+        torch.testing.assert_close(gradient, alive)
 
 
-@every_mode
-def test_a_sequence_of_padding_only_gets_the_output_bias(scale: str | float, backend: str) -> None:
-    attention = build(scale, backend=backend, bias=True)
+@representative_and_backend
+def test_a_sequence_of_padding_only_gets_the_output_bias(mode: Mode, backend: str) -> None:
+    attention = build(mode, backend=backend, bias=True)
     x = torch.randn(BATCH, KEY, D_MODEL)
     out = attention(x, keep=padding_keep(torch.tensor([KEY, 0]), KEY))
     assert torch.equal(out[1], attention.o.bias.expand(KEY, D_MODEL))
 
 
-@every_mode
-def test_more_causal_queries_than_keys(scale: str | float, backend: str) -> None:
+@representative_and_backend
+def test_more_causal_queries_than_keys(mode: Mode, backend: str) -> None:
     q = torch.randn(BATCH, HEADS, KEY, D_K, requires_grad=True)
     k = torch.randn(BATCH, HEADS, QUERY, D_K)
     v = torch.randn(BATCH, HEADS, QUERY, D_V)
-    out = attend(q, k, v, scale=scale, values=values_of(scale), causal=True, backend=backend)
+    out = attend(q, k, v, scale=new_scale(mode), causal=True, backend=backend)
     blind = KEY - QUERY
     assert out[:, :, :blind].abs().max() == 0
-    weight = 0.0 if resolve_scale(scale).normaliser else 1.0
-    torch.testing.assert_close(out[:, :, blind], weight * v[:, :, 0])
+    torch.testing.assert_close(out[:, :, blind], total_weight(mode) * v[:, :, 0])
     (gradient,) = torch.autograd.grad(out.square().sum(), q)
     assert gradient.isfinite().all()
     assert gradient[:, :, :blind].abs().max() == 0

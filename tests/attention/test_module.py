@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attnscale.attention import MultiHeadAttention, padding_keep
-from tests.attention.conftest import (
+from tests.support.modes import (
     BATCH,
     D_K,
     D_MODEL,
@@ -15,8 +15,10 @@ from tests.attention.conftest import (
     HEADS,
     KEY,
     QUERY,
-    SCALES,
+    Mode,
     build,
+    every_mode,
+    representative,
 )
 
 
@@ -28,8 +30,8 @@ def head_by_head(
 
     def project(layer: nn.Linear, x: Tensor, head: int, size: int) -> Tensor:
         rows = slice(head * size, (head + 1) * size)
-        made = torch.einsum("bpd,ed->bpe", x, layer.weight[rows])
-        return made if layer.bias is None else made + layer.bias[rows]
+        projected = torch.einsum("bpd,ed->bpe", x, layer.weight[rows])
+        return projected if layer.bias is None else projected + layer.bias[rows]
 
     heads = []
     for h in range(n_heads):
@@ -51,40 +53,39 @@ def test_equals_the_paper_head_by_head(n_heads: int, bias: bool, backend: str) -
     query = torch.randn(BATCH, QUERY, D_MODEL, dtype=torch.float64, requires_grad=True)
     source = torch.randn(BATCH, KEY, D_MODEL, dtype=torch.float64, requires_grad=True)
     lengths = torch.tensor([KEY, 4])
-    made = attention(query, source, keep=padding_keep(lengths, KEY))
+    out = attention(query, source, keep=padding_keep(lengths, KEY))
     wanted = head_by_head(attention, query, source, (torch.arange(KEY) < lengths[:, None])[:, None])
-    torch.testing.assert_close(made, wanted, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(out, wanted, rtol=1e-9, atol=1e-11)
     leaves = (query, source, *attention.parameters())
-    cotangent = torch.randn_like(made)
+    cotangent = torch.randn_like(out)
     for a, b in zip(
-        torch.autograd.grad(made, leaves, cotangent),
+        torch.autograd.grad(out, leaves, cotangent),
         torch.autograd.grad(wanted, leaves, cotangent),
         strict=True,
     ):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_self_attention_is_attention_to_itself(scale: str | float) -> None:
-    attention = build(scale)
+@representative
+def test_self_attention_is_attention_to_itself(mode: Mode) -> None:
+    attention = build(mode)
     x = torch.randn(BATCH, KEY, D_MODEL)
     assert torch.equal(attention(x), attention(x, x))
     assert not torch.allclose(attention(x), attention(x, x.flip(0)))
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_a_seed_gives_the_same_weights_for_every_scale(scale: str | float) -> None:
+@every_mode
+def test_a_seed_gives_the_same_weights_for_every_scale(mode: Mode) -> None:
     torch.manual_seed(3)
     wanted = build("sqrt").state_dict()
     torch.manual_seed(3)
-    attention = build(scale)
-    made = attention.state_dict()
+    attention = build(mode)
+    state = attention.state_dict()
     after = torch.rand(1)
-    own = {f"scale.{name}" for name in attention.scale} | set(attention.buffer_names)
-    assert set(made) == set(wanted) | own
-    gain = D_K**-0.5 if scale in ("folded", "none_equiv") else 1.0
+    assert set(state) == set(wanted) | {f"scale.{name}" for name in attention.scale.state_dict()}
+    gain = D_K**-0.5 if mode in ("folded", "none_equiv") else 1.0
     for name, weight in wanted.items():
-        assert torch.equal(made[name], weight * (gain if name == "q.weight" else 1.0))
+        assert torch.equal(state[name], weight * (gain if name == "q.weight" else 1.0))
     torch.manual_seed(3)
     build("sqrt")
     assert torch.equal(torch.rand(1), after)
@@ -94,7 +95,9 @@ def test_a_seed_gives_the_same_weights_for_every_scale(scale: str | float) -> No
 def test_sizes_of_the_projections(bias: bool) -> None:
     attention = build(bias=bias)
     projections = attention.projections()
-    shapes = {name: [tuple(p.shape) for p in found] for name, found in projections.items()}
+    shapes = {
+        name: [tuple(p.shape) for p in parameters] for name, parameters in projections.items()
+    }
     wanted: dict[str, list[tuple[int, ...]]] = {
         "q": [(HEADS * D_K, D_MODEL)],
         "k": [(HEADS * D_K, D_MODEL)],
@@ -104,7 +107,7 @@ def test_sizes_of_the_projections(bias: bool) -> None:
     if bias:
         wanted = {name: [shapes[0], shapes[0][:1]] for name, shapes in wanted.items()}
     assert shapes == wanted
-    listed = {id(p) for found in projections.values() for p in found}
+    listed = {id(p) for parameters in projections.values() for p in parameters}
     assert listed == {id(p) for p in attention.parameters()}
 
 
@@ -132,15 +135,15 @@ def test_dropout_acts_in_training_only(backend: str) -> None:
 def test_runs_the_backend_that_was_asked_for(
     backend: str, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel, seen = functional.scaled_dot_product_attention, []
+    kernel, counts = functional.scaled_dot_product_attention, []
 
     def counted(*args: Tensor, **options: object) -> Tensor:
-        seen.append(options)
+        counts.append(options)
         return kernel(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", counted)
     build(backend=backend)(torch.randn(BATCH, KEY, D_MODEL))
-    assert len(seen) == calls
+    assert len(counts) == calls
 
 
 @pytest.mark.parametrize("size", ["d_model", "n_heads", "d_k", "d_v"])
@@ -176,12 +179,12 @@ def test_refuses_a_backend() -> None:
 
 def test_refuses_an_unknown_scale() -> None:
     with pytest.raises(ValueError, match=r"^attention\.scale=sqr: .*Did you mean 'sqrt'"):
-        build("sqr")
+        MultiHeadAttention(d_model=D_MODEL, n_heads=HEADS, d_k=D_K, d_v=D_V, scale="sqr")
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_autocast_gives_finite_output_and_gradients(scale: str | float) -> None:
-    attention = build(scale)
+@representative
+def test_autocast_gives_finite_output_and_gradients(mode: Mode) -> None:
+    attention = build(mode)
     with torch.no_grad():
         attention.q.weight *= 10
     x = torch.randn(BATCH, KEY, D_MODEL)
@@ -209,10 +212,11 @@ def test_the_example_of_the_module_runs() -> None:
 
 
 def test_the_backend_leaves_the_initial_weights_alone() -> None:
-    made = []
+    weights = []
     for backend in ("explicit", "fused"):
         torch.manual_seed(0)
-        made.append(
-            MultiHeadAttention(d_model=4, n_heads=1, d_k=2, d_v=2, scale="sqrt", backend=backend)
+        attention = MultiHeadAttention(
+            d_model=4, n_heads=1, d_k=2, d_v=2, scale="sqrt", backend=backend
         )
-    assert torch.equal(made[0].q.weight, made[1].q.weight)
+        weights.append(attention.q.weight)
+    assert torch.equal(*weights)

@@ -1,3 +1,5 @@
+"""What a mode is and how one is chosen: factors, starts, options, refusals."""
+
 import math
 
 import pytest
@@ -5,79 +7,95 @@ import torch
 from torch import Tensor
 
 from attnscale.attention import (
-    SCALE_MODES,
-    Attended,
+    SCALES,
     MultiHeadAttention,
-    ScaleMode,
-    attend,
-    check_options,
-    resolve_scale,
+    Scale,
+    ScaleFactory,
+    choose_scale,
+    name_of,
 )
-from tests.attention.conftest import (
+from attnscale.attention.scale import (
+    ArgumentError,
+    Constant,
+    LogNBase,
+    QKNorm,
+    ScoreBatchNorm,
+    SoftCap,
+    all_options,
+    options_of,
+)
+from tests.support.modes import (
     BATCH,
+    BUFFERED,
     D_K,
     D_V,
     KEY,
     LINEAR,
+    NO_SOFTMAX,
     QUERY,
-    SCALES,
-    STATISTICS,
-    Numbers,
+    UNFUSIBLE,
+    Mode,
+    attended_of,
+    every_mode,
     factor_of,
-    options_of,
-    seen_by_tap,
-    values_of,
+    factory_of,
+    new_scale,
 )
 
-D_MODEL = 40
-NAMES = ", ".join(SCALE_MODES)
-FACTORS: tuple[str | float, ...] = (*LINEAR, 3)
+D_MODEL, HEADS = 40, 3
+NAMES = ", ".join(SCALES)
+FACTORS: tuple[Mode, ...] = (*LINEAR, 3)
 
 
-def logits(q: Tensor, k: Tensor, scale: str | float, values: Numbers) -> Tensor:
-    """Return the logits as a tap sees them."""
-    return seen_by_tap(q, k, scale, values).logits()
+def attention_of(mode: Mode, heads: int = HEADS, **options: float) -> MultiHeadAttention:
+    scale = factory_of(mode, **options)
+    return MultiHeadAttention(d_model=D_MODEL, n_heads=heads, d_k=D_K, d_v=D_V, scale=scale)
+
+
+def logits_of(attention: MultiHeadAttention, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the scores of an attention, from its weights, and the logits that a tap receives."""
+    logits: list[Tensor] = []
+    attention.tap = lambda attended: logits.append(attended.logits())
+    attention(x)
+    q, k = (layer(x).unflatten(-1, (-1, D_K)) for layer in (attention.q, attention.k))
+    return torch.einsum("bihd,bjhd->bhij", q, k), logits[0]
+
+
+# --- factors ---
 
 
 @pytest.mark.parametrize("heads", [1, 4, 8])
-@pytest.mark.parametrize("scale", FACTORS)
-def test_the_factor_comes_from_the_size_of_a_query(scale: str | float, heads: int) -> None:
+@pytest.mark.parametrize("mode", FACTORS)
+def test_the_factor_comes_from_the_size_of_a_query(mode: Mode, heads: int) -> None:
     for d_k in (1, 2, 11, 64, 257):
         q = torch.randn(BATCH, heads, QUERY, d_k, dtype=torch.float64)
         k = torch.randn(BATCH, heads, KEY, d_k, dtype=torch.float64)
-        made = logits(q, k, scale, values_of(scale, heads, d_k, d_model=D_MODEL))
-        wanted = torch.einsum("bhid,bhjd->bhij", q, k) * factor_of(scale, d_k, D_MODEL)
-        torch.testing.assert_close(made, wanted, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("heads", [1, 4, 8])
-@pytest.mark.parametrize("scale", [*FACTORS, "softcap"])
-def test_the_factor_of_a_module_comes_from_its_d_k(scale: str | float, heads: int) -> None:
-    assert D_K not in {D_V, D_MODEL // heads, D_MODEL}
-    attention = MultiHeadAttention(
-        d_model=D_MODEL,
-        n_heads=heads,
-        d_k=D_K,
-        d_v=D_V,
-        scale=scale,
-        options=options_of(scale, cap=0.8),
-    )
-    seen: list[Attended] = []
-    attention.tap = seen.append
-    x = torch.randn(BATCH, KEY, D_MODEL)
-    attention(x)
-    q = attention.q(x).reshape(BATCH, KEY, heads, D_K)
-    k = attention.k(x).reshape(BATCH, KEY, heads, D_K)
-    scores = torch.einsum("bihd,bjhd->bhij", q, k)
-    if scale == "softcap":
-        wanted = 0.8 * torch.tanh(scores / math.sqrt(D_K) / 0.8)
-    else:
-        wanted = scores * factor_of(scale, D_K, D_MODEL)
-    torch.testing.assert_close(seen[0].logits(), wanted, rtol=1e-4, atol=1e-5)
+        logits = attended_of(q, k, new_scale(mode, heads, d_k, d_model=D_MODEL)).logits()
+        wanted = torch.einsum("bhid,bhjd->bhij", q, k) * factor_of(mode, d_k, D_MODEL)
+        torch.testing.assert_close(logits, wanted, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("scale", "variance"),
+    ("mode", "heads"),
+    [*((m, 4) for m in FACTORS), *((m, h) for m in ("sqrt", "learned") for h in (1, 8))],
+)
+def test_the_factor_of_a_module_comes_from_its_d_k(mode: Mode, heads: int) -> None:
+    assert D_K not in {D_V, D_MODEL // heads, D_MODEL}
+    scores, logits = logits_of(attention_of(mode, heads), torch.randn(BATCH, KEY, D_MODEL))
+    wanted = scores * factor_of(mode, D_K, D_MODEL)
+    torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [1, 4, 8])
+def test_the_cap_of_a_module_is_that_of_its_d_k(heads: int) -> None:
+    attention = attention_of("softcap", heads, cap=0.8)
+    scores, logits = logits_of(attention, torch.randn(BATCH, KEY, D_MODEL))
+    wanted = 0.8 * torch.tanh(scores / math.sqrt(D_K) / 0.8)
+    torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "variance"),
     [
         ("none", 512.0),
         ("sqrt", 1.0),
@@ -88,76 +106,71 @@ def test_the_factor_of_a_module_comes_from_its_d_k(scale: str | float, heads: in
         ("sqrt_d_model", 512 / 40),
     ],
 )
-def test_the_variance_of_logits(scale: str, variance: float) -> None:
+def test_the_variance_of_logits(mode: str, variance: float) -> None:
     groups, n, d_k = 16, 64, 512
     q, k = torch.randn(4, 4, n, d_k), torch.randn(4, 4, n, d_k)
-    made = logits(q, k, scale, values_of(scale, 4, d_k, d_model=D_MODEL))
-    found = float(made.square().mean()) / variance
+    logits = attended_of(q, k, new_scale(mode, 4, d_k, d_model=D_MODEL)).logits()
+    ratio = float(logits.square().mean()) / variance
     # r = q·k has variance d; r² has variance 2d² + 6d, and two r² that share a q or a k have
     # covariance 2d. Of each of the groups × n² scores, 2(n − 1) others share one.
     deviation = math.sqrt((2 + 6 / d_k + 2 * (n - 1) * 2 / d_k) / (groups * n**2))
-    assert abs(found - 1) < 5 * deviation, f"{found} times {variance}, allowed 1 ± {5 * deviation}"
-    assert abs(float(made.mean())) < 5 * math.sqrt(variance / (groups * n**2))
+    assert abs(ratio - 1) < 5 * deviation, f"{ratio} times {variance}, allowed 1 ± {5 * deviation}"
+    assert abs(float(logits.mean())) < 5 * math.sqrt(variance / (groups * n**2))
+
+
+# --- what is learned ---
 
 
 def test_learned_starts_as_sqrt_in_every_head_and_learns() -> None:
-    attention = MultiHeadAttention(d_model=D_MODEL, n_heads=3, d_k=D_K, d_v=D_V, scale="learned")
-    (temperature,) = attention.temperatures()
-    assert temperature.shape == (3,)
-    torch.testing.assert_close(temperature.exp(), torch.full((3,), 1 / math.sqrt(D_K)))
-    assert [name for name, p in attention.named_parameters() if p is temperature] == [
-        "scale.log_scale"
-    ]
+    attention = attention_of("learned")
+    (log_scale,) = attention.scale.parameters()
+    assert log_scale.shape == (HEADS,)
+    torch.testing.assert_close(log_scale.exp(), torch.full((HEADS,), 1 / math.sqrt(D_K)))
 
     x = torch.randn(BATCH, KEY, D_MODEL)
     attention(x).square().sum().backward()
-    assert temperature.grad is not None
-    assert bool(temperature.grad.abs().gt(0).all())
+    assert log_scale.grad is not None
+    assert bool(log_scale.grad.abs().gt(0).all())
     before = attention(x).detach()
     with torch.no_grad():
-        temperature[1] += 1.0
-    seen: list[Attended] = []
-    attention.tap = seen.append
+        log_scale[1] += 1.0
     assert not torch.allclose(attention(x), before)
-    q = attention.q(x).unflatten(-1, (3, D_K))
-    k = attention.k(x).unflatten(-1, (3, D_K))
-    factors = torch.tensor([1.0, math.e, 1.0]) / math.sqrt(D_K)
-    wanted = torch.einsum("bihd,bjhd,h->bhij", q, k, factors)
-    torch.testing.assert_close(seen[0].logits(), wanted, rtol=1e-4, atol=1e-5)
+    scores, logits = logits_of(attention, x)
+    factors = torch.tensor([1.0, math.e, 1.0])[:, None, None] / math.sqrt(D_K)
+    torch.testing.assert_close(logits, factors * scores, rtol=1e-4, atol=1e-5)
 
 
 LEARNED = {
-    "learned": {"log_scale": (3,)},
-    "learned_shared": {"log_scale": (1,)},
-    "cosine": {"log_scale": (3,)},
-    "qknorm": {"gain": (1,)},
-    "qk_layernorm": {"q_gain": (D_K,), "k_gain": (D_K,)},
-    "qk_rmsnorm": {"q_gain": (D_K,), "k_gain": (D_K,)},
-    "ngpt": {"scale": (3, D_K)},
-    "score_layernorm": {"gain": (3,)},
-    "score_batchnorm": {"gain": (3,)},
-    "nap": {"gain": (3,), "bias": (3,)},
-    "ssmax": {"gain": (3,)},
+    "learned": {"scale.log_scale": (HEADS,)},
+    "learned_shared": {"scale.log_scale": (1,)},
+    "cosine": {"scale.log_scale": (HEADS,)},
+    "qknorm": {"scale.gain": (1,)},
+    "qk_layernorm": {"scale.q_gain": (D_K,), "scale.k_gain": (D_K,)},
+    "qk_rmsnorm": {"scale.q_gain": (D_K,), "scale.k_gain": (D_K,)},
+    "ngpt": {"scale.scale": (HEADS, D_K)},
+    "score_layernorm": {"scale.gain": (HEADS,)},
+    "score_batchnorm": {"scale.gain": (HEADS,)},
+    "nap": {"scale.gain": (HEADS,), "scale.bias": (HEADS,)},
+    "ssmax": {"scale.gain": (HEADS,)},
+}
+"""Names in a state dict: what is renamed here no longer loads."""
+KEPT = {
+    "score_batchnorm": {"scale.running_mean": (HEADS,), "scale.running_variance": (HEADS,)},
 }
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_what_each_mode_learns(scale: str | float) -> None:
-    attention = MultiHeadAttention(
-        d_model=D_MODEL,
-        n_heads=3,
-        d_k=D_K,
-        d_v=D_V,
-        scale=scale,
-        options=options_of(scale),
-        statistics=STATISTICS,
-    )
-    learned = {name: tuple(parameter.shape) for name, parameter in attention.scale.items()}
-    assert learned == LEARNED.get(str(scale), {})
-    projections = {id(p) for found in attention.projections().values() for p in found}
-    others = [p for p in attention.parameters() if id(p) not in projections]
-    assert [id(p) for p in others] == [id(p) for p in attention.temperatures()]
-    assert all(p.requires_grad for p in others)
+@every_mode
+def test_what_each_mode_learns_and_keeps(mode: Mode) -> None:
+    attention = attention_of(mode)
+    projections = {"q.weight", "k.weight", "v.weight", "o.weight"}
+    parameters = {name: p for name, p in attention.named_parameters() if name not in projections}
+    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    assert shapes == LEARNED.get(str(mode), {})
+    assert all(parameter.requires_grad for parameter in parameters.values())
+    buffers = {name: tuple(buffer.shape) for name, buffer in attention.named_buffers()}
+    assert buffers == KEPT.get(str(mode), {})
+    assert set(attention.state_dict()) == projections | set(shapes) | set(buffers)
+    assert [id(p) for p in parameters.values()] == [id(p) for p in attention.scale.parameters()]
 
 
 START = {
@@ -175,75 +188,64 @@ START = {
 }
 
 
-@pytest.mark.parametrize("scale", SCALES)
-def test_the_temperature_of_a_module(scale: str | float) -> None:
-    attention = MultiHeadAttention(
-        d_model=D_MODEL,
-        n_heads=3,
-        d_k=D_K,
-        d_v=D_V,
-        scale=scale,
-        options=options_of(scale),
-        statistics=STATISTICS,
-    )
-    temperature = attention.temperature()
-    if scale not in START:
-        assert temperature is None
+@every_mode
+def test_the_learned_scale_of_a_module(mode: Mode) -> None:
+    attention = attention_of(mode)
+    at_start = attention.learned_scale()
+    if mode not in START:
+        assert at_start is None
         return
-    assert temperature is not None
-    assert not temperature.requires_grad
-    torch.testing.assert_close(temperature, torch.full((3,), START[str(scale)]))
+    assert at_start is not None
+    assert not at_start.requires_grad
+    torch.testing.assert_close(at_start, torch.full((HEADS,), START[str(mode)]))
     # It is what the parameters have become, not what they started as.
-    before = temperature.clone()
+    before = at_start.clone()
     with torch.no_grad():
-        for parameter in attention.temperatures():
+        for parameter in attention.scale.parameters():
             parameter.mul_(1.1)
-    moved = attention.temperature()
+    moved = attention.learned_scale()
     assert moved is not None
+    assert torch.equal(at_start, before)
     assert bool((moved != before).all())
+
+
+# --- softcap ---
 
 
 @pytest.mark.parametrize("cap", [0.01, 1.5, 50])
 def test_softcap_is_bounded_and_keeps_the_order(cap: float) -> None:
     q, k = torch.randn(BATCH, 3, QUERY, D_K), torch.randn(BATCH, 3, KEY, D_K)
     q, k = q.double() * 5, k.double() * 5
-    made = logits(q, k, "softcap", {"cap": cap})
-    plain = logits(q, k, "sqrt", {})
-    assert float(made.abs().max()) <= cap
+    logits = attended_of(q, k, SoftCap(d_k=D_K, cap=cap)).logits()
+    plain = attended_of(q, k, "sqrt").logits()
+    assert float(logits.abs().max()) <= cap
     assert float(plain.abs().max()) > cap or cap == 50
-    assert torch.equal(made.sign(), plain.sign())
-    assert bool((made.abs() <= plain.abs() + 1e-12).all())
-    torch.testing.assert_close(made, cap * torch.tanh(plain / cap))
+    assert torch.equal(logits.sign(), plain.sign())
+    assert bool((logits.abs() <= plain.abs() + 1e-12).all())
+    torch.testing.assert_close(logits, cap * torch.tanh(plain / cap))
 
 
 @pytest.mark.parametrize("cap", [1e4, 1e6])
 def test_softcap_tends_to_sqrt(cap: float) -> None:
     q, k = torch.randn(BATCH, 3, QUERY, D_K).double(), torch.randn(BATCH, 3, KEY, D_K).double()
-    plain = logits(q, k, "sqrt", {})
-    made = logits(q, k, "softcap", {"cap": cap})
+    plain = attended_of(q, k, "sqrt").logits()
+    logits = attended_of(q, k, SoftCap(d_k=D_K, cap=cap)).logits()
     # tanh x = x − x³/3 + …
     allowed = float(plain.abs().max()) ** 3 / (3 * cap**2)
-    torch.testing.assert_close(made, plain, rtol=1e-12, atol=allowed)
+    torch.testing.assert_close(logits, plain, rtol=1e-12, atol=allowed)
 
 
 def test_softcap_comes_before_the_mask() -> None:
     q, k = torch.randn(BATCH, 3, QUERY, D_K), torch.randn(BATCH, 3, KEY, D_K)
     keep = torch.rand(BATCH, 3, QUERY, KEY) < 0.5
     keep[..., 0] = True
-    seen: list[Attended] = []
-    attend(
-        q,
-        k,
-        torch.randn(BATCH, 3, KEY, D_V),
-        scale="softcap",
-        values={"cap": 0.1},
-        keep=keep,
-        tap=seen.append,
-    )
-    weights = seen[0].weights()
+    weights = attended_of(q, k, SoftCap(d_k=D_K, cap=0.1), keep).weights()
     assert weights[~keep].abs().max() == 0
     assert weights[keep].min() > 0
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(BATCH, 3, QUERY))
+
+
+# --- how a mode is chosen ---
 
 
 @pytest.mark.parametrize(
@@ -264,7 +266,7 @@ def test_refuses_an_unknown_name(wrong: str, near: str) -> None:
     with pytest.raises(
         ValueError, match=rf"^attention\.scale={wrong}: no such scale mode"
     ) as caught:
-        resolve_scale(wrong)
+        choose_scale(wrong)
     assert f"Allowed: {NAMES}, or a positive number" in str(caught.value)
     assert f"Did you mean '{near}" in str(caught.value)
 
@@ -274,105 +276,184 @@ def test_refuses_a_number_that_is_no_scale(wrong: float) -> None:
     with pytest.raises(
         ValueError, match=rf"^attention\.scale={wrong}: .*positive and finite.*{NAMES}"
     ):
-        resolve_scale(wrong)
+        choose_scale(wrong)
     with pytest.raises(ValueError, match="positive and finite"):
         MultiHeadAttention(d_model=D_MODEL, n_heads=1, d_k=D_K, d_v=D_V, scale=wrong)
 
 
-@pytest.mark.parametrize("name", SCALE_MODES)
-def test_a_record_is_found_by_its_name(name: str) -> None:
-    mode = resolve_scale(name)
-    assert mode is SCALE_MODES[name]
-    assert mode.name == name
-    assert mode.formula
-    assert mode.source
-    assert mode.fusible == (mode.score is None and mode.normaliser is None)
+@pytest.mark.parametrize("name", SCALES)
+def test_a_mode_is_found_by_its_name(name: str) -> None:
+    factory = choose_scale(name)
+    kind = SCALES[name]
+    assert (factory.name, factory.kind, factory.options) == (name, kind, {})
+    scale = new_scale(name)
+    assert type(scale) is kind
+    assert name_of(scale) == name
+    # Its own words, not those of a mode that it derives from.
+    assert kind.__dict__["formula"]
+    assert kind.__dict__["source"]
+    assert kind.fusible == (name not in UNFUSIBLE)
+    assert kind.is_softmax == (name not in NO_SOFTMAX)
+    assert kind.over_batch == (name in BUFFERED)
+    assert kind.statistics == ({"length": "length_p97_5"} if name == "qknorm" else {})
 
 
 def test_a_number_is_a_mode_with_its_own_name() -> None:
-    mode = resolve_scale(0.125)
-    assert mode.name == "0.125"
-    assert mode.formula == "0.125 · r"
-    assert mode.fusible
-    assert resolve_scale(2).name == "2"
+    factory = choose_scale(0.125)
+    assert factory.name == "0.125"
+    scale = factory(n_heads=HEADS, d_k=D_K)
+    assert type(scale) is Constant
+    assert name_of(scale) == "0.125"
+    assert scale.fusible
+    assert choose_scale(2).name == "2"
+    assert Constant.formula
+    assert Constant.source
 
 
-def test_a_record_has_one_kind_of_function() -> None:
-    sqrt, softcap = SCALE_MODES["sqrt"], SCALE_MODES["softcap"]
-    with pytest.raises(ValueError, match="'neither' needs either a q/k or a score function"):
-        ScaleMode(name="neither", formula="", source="", deviation=sqrt.deviation)
-    with pytest.raises(ValueError, match="'both' needs either a q/k or a score function"):
-        ScaleMode(
-            name="both",
-            formula="",
-            source="",
-            deviation=sqrt.deviation,
-            qk=sqrt.qk,
-            score=softcap.score,
+def test_a_factory_makes_another_scale_each_time() -> None:
+    first, second = (choose_scale("learned")(n_heads=HEADS, d_k=D_K) for _ in range(2))
+    assert first is not second
+    assert {id(p) for p in first.parameters()}.isdisjoint(id(p) for p in second.parameters())
+
+
+def test_an_attention_takes_a_name_a_number_a_factory_or_a_scale() -> None:
+    own = SoftCap(d_k=D_K, cap=3.0)
+    factory = ScaleFactory(name="mine", kind=SoftCap, options={"cap": 4.0})
+    cases: list[tuple[str | float | ScaleFactory | Scale, type[Scale]]] = [
+        ("learned", SCALES["learned"]),
+        (0.25, Constant),
+        (2, Constant),
+        (factory, SoftCap),
+        (own, SoftCap),
+    ]
+    for scale, kind in cases:
+        attention = MultiHeadAttention(
+            d_model=D_MODEL, n_heads=HEADS, d_k=D_K, d_v=D_V, scale=scale
         )
+        assert type(attention.scale) is kind
+        assert (attention.scale is scale) == (scale is own)
+        if scale is factory:
+            assert isinstance(attention.scale, SoftCap)
+            assert attention.scale.cap == 4.0
 
 
-def test_options_are_returned_once_checked() -> None:
-    given = {"cap": 30}
-    checked = check_options(SCALE_MODES["softcap"], given)
-    assert checked == given
-    assert checked is not given
-    assert check_options(SCALE_MODES["sqrt"], {}) == {}
+def test_a_scale_says_what_it_needs_to_be_made() -> None:
+    with pytest.raises(ValueError, match=r"^attention\.scale=ngpt: needs d_model$"):
+        choose_scale("ngpt")(n_heads=HEADS, d_k=D_K)
+    with pytest.raises(ValueError, match=r"^attention\.scale=sqrt_d_model: needs d_model$"):
+        choose_scale("sqrt_d_model")(n_heads=HEADS, d_k=D_K)
+
+
+# --- options ---
+
+
+def test_options_start_as_the_papers_have_them() -> None:
+    assert all_options() == {
+        "mup": {"base_d_k": 64.0},
+        "cosine": {"start": 10.0, "largest": 100.0},
+        "cosine_fixed": {"factor": 10.0},
+        "qk_layernorm": {"eps": 1e-6},
+        "qk_rmsnorm": {"eps": 1e-6},
+        "softcap": {"cap": 50.0},
+        "score_layernorm": {"eps": 1e-6},
+        "score_batchnorm": {"eps": 1e-5, "momentum": 0.1},
+        "nap": {"eps": 1e-3},
+        "log_n_base": {"base": 14.0},
+        "ssmax": {"start": 0.379},
+    }
+    assert options_of(SCALES["ssmax"])["start"] == pytest.approx(1 / math.log(14), abs=5e-4)
+
+
+def test_options_that_are_left_out_have_their_defaults() -> None:
+    scale = choose_scale("score_batchnorm", {"momentum": 0.3})(n_heads=HEADS, d_k=D_K)
+    assert isinstance(scale, ScoreBatchNorm)
+    assert (scale.momentum, scale.eps) == (0.3, 1e-5)
+
+
+def test_a_factory_keeps_its_own_options() -> None:
+    options = {"cap": 30.0}
+    factory = choose_scale("softcap", options)
+    options["cap"] = 20.0
+    assert factory.options == {"cap": 30.0}
 
 
 def test_refuses_an_unknown_option() -> None:
     with pytest.raises(
         ValueError, match=r"^attention\.options\.softcap\.cup: unknown option; 'softcap' has: cap$"
     ):
-        check_options(SCALE_MODES["softcap"], {"cap": 1.0, "cup": 2.0})
+        choose_scale("softcap", {"cap": 1.0, "cup": 2.0})
     with pytest.raises(
         ValueError, match=r"^attention\.options\.sqrt\.cap: unknown option; 'sqrt' has: none$"
     ):
-        check_options(SCALE_MODES["sqrt"], {"cap": 1.0})
+        choose_scale("sqrt", {"cap": 1.0})
+    # What an attention or the data knows is no option.
+    with pytest.raises(ValueError, match=r"^attention\.options\.qknorm\.length: unknown option"):
+        choose_scale("qknorm", {"length": 26.0})
 
 
-def test_refuses_a_missing_option() -> None:
-    with pytest.raises(
-        ValueError, match=r"^attention\.options\.softcap\.cap is missing: a positive number$"
-    ):
-        check_options(SCALE_MODES["softcap"], {})
-    with pytest.raises(ValueError, match=r"attention\.options\.softcap\.cap is missing"):
-        MultiHeadAttention(d_model=D_MODEL, n_heads=1, d_k=D_K, d_v=D_V, scale="softcap")
+BOUNDS = {
+    ("log_n_base", "base"): "a number above 1",
+    ("score_batchnorm", "momentum"): "a number above 0, at most 1",
+}
+EVERY_OPTION = [(name, option) for name, options in all_options().items() for option in options]
+# Of each kind of bound one option.
+OF_EACH_KIND = [("softcap", "cap"), *BOUNDS]
+REFUSED = [
+    *((name, option, 0.0) for name, option in EVERY_OPTION),
+    *(
+        (name, option, wrong)
+        for name, option in OF_EACH_KIND
+        for wrong in (0, -1.0, math.nan, math.inf, True)
+    ),
+]
 
 
-ALL_OPTIONS = [(name, option) for name, mode in SCALE_MODES.items() for option in mode.options]
-
-
-@pytest.mark.parametrize("wrong", [0, 0.0, -1.0, math.nan, math.inf, True])
-@pytest.mark.parametrize(("name", "option"), ALL_OPTIONS)
+@pytest.mark.parametrize(("name", "option", "wrong"), REFUSED)
 def test_refuses_an_option_that_is_not_allowed(name: str, option: str, wrong: float) -> None:
-    allowed = {
-        "log_n_base": "a number above 1",
-        "score_batchnorm.momentum": "a number above 0, at most 1",
-    }
-    words = allowed.get(name, allowed.get(f"{name}.{option}", "a positive number"))
-    with pytest.raises(
-        ValueError, match=rf"^attention\.options\.{name}\.{option}={wrong}: allowed is {words}$"
-    ):
-        check_options(SCALE_MODES[name], options_of(name) | {option: wrong})
+    words = f"{option}={wrong}: allowed is {BOUNDS.get((name, option), 'a positive number')}"
+    factory = choose_scale(name, {option: wrong})
+    with pytest.raises(ValueError, match=rf"^attention\.options\.{name}\.{words}$") as caught:
+        factory(n_heads=HEADS, d_k=D_K, d_model=D_MODEL)
+    # What the constructor itself says does not know of a configuration.
+    cause = caught.value.__cause__
+    assert isinstance(cause, ArgumentError)
+    assert (str(cause), cause.argument) == (words, option)
 
 
 def test_refuses_an_option_beyond_its_bound() -> None:
-    with pytest.raises(ValueError, match=r"log_n_base\.base=1\.0: allowed is a number above 1$"):
-        check_options(SCALE_MODES["log_n_base"], {"base": 1.0})
-    assert check_options(SCALE_MODES["log_n_base"], {"base": 1.01}) == {"base": 1.01}
-    momentum = {"eps": 1e-5, "momentum": 1.0}
-    assert check_options(SCALE_MODES["score_batchnorm"], momentum) == momentum
-    with pytest.raises(ValueError, match=r"momentum=1\.01: allowed is .* at most 1$"):
-        check_options(SCALE_MODES["score_batchnorm"], momentum | {"momentum": 1.01})
+    with pytest.raises(ArgumentError, match=r"^base=1\.0: allowed is a number above 1$"):
+        LogNBase(base=1.0)
+    assert LogNBase(base=1.01).base == 1.01
+    assert ScoreBatchNorm(n_heads=HEADS, momentum=1.0).momentum == 1.0
+    with pytest.raises(ArgumentError, match=r"^momentum=1\.01: allowed is .* at most 1$"):
+        ScoreBatchNorm(n_heads=HEADS, momentum=1.01)
 
 
-@pytest.mark.parametrize("length", [None, 1.9])
-def test_refuses_a_statistic_that_is_missing_or_too_small(length: float | None) -> None:
-    statistics = {} if length is None else {"length_p97_5": length}
+# --- what the data must supply ---
+
+
+def test_refuses_to_make_a_scale_without_the_data_that_it_needs() -> None:
     with pytest.raises(
-        ValueError, match=rf"^attention\.scale=qknorm: needs .* length_p97_5 .* got {length}$"
+        ValueError,
+        match=r"^attention\.scale=qknorm: needs the statistic length_p97_5 of the data$",
     ):
-        MultiHeadAttention(
-            d_model=D_MODEL, n_heads=1, d_k=D_K, d_v=D_V, scale="qknorm", statistics=statistics
-        )
+        MultiHeadAttention(d_model=D_MODEL, n_heads=1, d_k=D_K, d_v=D_V, scale="qknorm")
+
+
+@pytest.mark.parametrize("length", [1.9, math.nan, math.inf])
+def test_refuses_a_statistic_that_is_no_good(length: float) -> None:
+    words = f"length={length}: allowed is a number from 2"
+    factory = choose_scale("qknorm", statistics={"length_p97_5": length})
+    with pytest.raises(
+        ValueError,
+        match=rf"^attention\.scale=qknorm: the statistic length_p97_5 .* is no good: {words}$",
+    ):
+        factory(n_heads=1, d_k=D_K)
+    with pytest.raises(ArgumentError, match=rf"^{words}$"):
+        QKNorm(length=length)
+
+
+def test_more_statistics_than_a_mode_needs_may_be_supplied() -> None:
+    statistics = {"length_p97_5": 26.0, "another": 3.0}
+    for name in ("sqrt", "qknorm"):
+        assert choose_scale(name, statistics=statistics)(n_heads=1, d_k=D_K).fusible

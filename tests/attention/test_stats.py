@@ -12,16 +12,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from attnscale.attention import attend, causal_keep, padding_keep
-from attnscale.attention.core import normalise
+from attnscale.attention import Attended, MultiHeadAttention, attend, causal_keep, padding_keep
+from attnscale.attention.masks import softmax_over_kept
 from attnscale.attention.stats import (
     GROUPS,
     STATISTICS,
     Sample,
     Statistic,
+    logit_std,
     measure,
     predicted_std,
+    predicted_stds,
+    sample_of,
 )
+from tests.support.modes import Mode, every_mode, factory_of
 
 BATCH, HEADS, QUERY, KEY, D_K, D_MODEL = 2, 3, 5, 7, 11, 17
 FACTOR = 0.7
@@ -53,7 +57,7 @@ def draw(
     scores = q @ k.mT
     logits = FACTOR * scores + 0.4
     return Sample(
-        weights=normalise(logits, keep),
+        weights=softmax_over_kept(logits, keep),
         logits=logits,
         scores=scores,
         q=q,
@@ -251,8 +255,7 @@ CASES = {
 
 def test_every_statistic_has_a_reference_and_a_full_record() -> None:
     assert set(REFERENCES) == set(STATISTICS)
-    for name, statistic in STATISTICS.items():
-        assert statistic.name == name
+    for statistic in STATISTICS.values():
         assert statistic.group in GROUPS
         assert all((statistic.formula, statistic.unit, statistic.source))
 
@@ -276,8 +279,13 @@ def test_equals_the_reference_in_fp32(name: str) -> None:
     close(made, reference(sample, name), 3e-6)
 
 
-@every
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, torch.bfloat16) for name in STATISTICS),
+        *((name, torch.float16) for name in ("entropy", "logit_max", "score_growth", "align")),
+    ],
+)
 def test_half_precision_is_computed_in_fp32(name: str, dtype: torch.dtype) -> None:
     wide = draw(random_keep(), real_queries(), torch.float32)
     tensors = ("weights", "logits", "scores", "q", "k", "x", "w_q", "w_k")
@@ -312,7 +320,9 @@ def test_counts_the_rows() -> None:
 def test_uniform_weights(n: int, dtype: torch.dtype) -> None:
     keep = torch.arange(KEY) < n
     logits = torch.full((BATCH, HEADS, QUERY, KEY), 4.2, dtype=dtype)
-    sample = Sample(weights=normalise(logits, keep), logits=logits, scores=logits, keep=keep)
+    sample = Sample(
+        weights=softmax_over_kept(logits, keep), logits=logits, scores=logits, keep=keep
+    )
     made = measure(sample, MATRIX)
     wanted = {
         "entropy": math.log(n),
@@ -395,17 +405,23 @@ def spoil(values: Tensor, at: Tensor, by: float) -> Tensor:
 
 
 @every
-@pytest.mark.parametrize("rubbish", [1e4, math.inf, math.nan])
-def test_padding_changes_nothing(name: str, rubbish: float) -> None:
+@pytest.mark.parametrize("rubbish", [[1e4], [math.inf, math.nan, -math.inf]])
+def test_padding_changes_nothing(name: str, rubbish: list[float]) -> None:
     """Two more keys and three more queries, padded with anything."""
     small = draw(random_keep(), real_queries())
     assert small.weights is not None
     assert small.keep is not None
     assert small.real_queries is not None
 
-    def grow(values: Tensor | None, *pads: int, by: float = rubbish) -> Tensor:
+    def grow(values: Tensor | None, *pads: int, by: float | None = None) -> Tensor:
         assert values is not None
-        return functional.pad(values, pads, value=by)
+        padded = functional.pad(values, pads, value=by or 0.0)
+        if by is not None:
+            return padded
+        # Each number of the rubbish in turn, wherever there is padding.
+        of_padding = functional.pad(torch.zeros_like(values, dtype=torch.bool), pads, value=True)
+        turns = torch.arange(padded.numel()).view(padded.shape) % len(rubbish)
+        return torch.where(of_padding, torch.tensor(rubbish).to(padded)[turns], padded)
 
     large = replace(
         small,
@@ -480,13 +496,12 @@ def test_heads_do_not_mix(name: str) -> None:
 
 
 @every
-@pytest.mark.parametrize("kept", [0, 1])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize(("kept", "dtype"), [(0, torch.float32), (1, torch.float16)])
 def test_no_counted_row_gives_zero(name: str, kept: int, dtype: torch.dtype) -> None:
     keep = padding_keep(torch.tensor([kept, 0]), KEY)
     sample = replace(draw(dtype=dtype), keep=keep)
     assert sample.logits is not None
-    sample = replace(sample, weights=normalise(sample.logits, keep))
+    sample = replace(sample, weights=softmax_over_kept(sample.logits, keep))
     made = of(sample, name)
     assert made.isfinite().all()
     assert sample.rows.count.tolist() == [0.0] * HEADS
@@ -517,7 +532,7 @@ def test_a_head_without_rows_leaves_the_others_alone(name: str) -> None:
     holed = keep.clone()
     holed[:, 1] = False
     assert whole.logits is not None
-    sample = replace(whole, keep=holed, weights=normalise(whole.logits, holed))
+    sample = replace(whole, keep=holed, weights=softmax_over_kept(whole.logits, holed))
     made, wanted = of(sample, name), of(whole, name)
     close(made[[0, 2]], wanted[[0, 2]], 1e-12)
     if name in OF_ROWS:
@@ -608,33 +623,76 @@ def test_kurtosis_of_huge_logits_is_finite_in_fp32() -> None:
     )
 
 
+# --- what is predicted of an attention ---
+
+
+def attended_by(mode: Mode, x: Tensor, keep: Tensor | None = None, **sizes: int) -> Attended:
+    """Return what a tap receives of an untrained attention with weights of variance 1/d_model."""
+    d_model, d_k = x.shape[-1], sizes.get("d_k", D_K)
+    attention = MultiHeadAttention(
+        d_model=d_model, n_heads=HEADS, d_k=d_k, d_v=2, scale=factory_of(mode)
+    )
+    for layer in (attention.q, attention.k):
+        torch.nn.init.normal_(layer.weight, std=d_model**-0.5)
+    attention.fold()
+    received: list[Attended] = []
+    attention.tap = received.append
+    attention(x, keep=keep)
+    return received[0]
+
+
+def similar(similarity: float, batch: int, keys: int, d_model: int) -> Tensor:
+    """Draw inputs of which any two of one sequence have this cosine."""
+    shared = math.sqrt(similarity) * torch.randn(batch, 1, d_model)
+    return math.sqrt(1 - similarity) * torch.randn(batch, keys, d_model) + shared
+
+
 @pytest.mark.parametrize("similarity", [0.0, 0.5])
 @pytest.mark.parametrize("d_k", [7, 64])
 def test_prediction_meets_the_measurement(d_k: int, similarity: float) -> None:
-    batch, keys, d_model = 300, 13, 128
-    shared = math.sqrt(similarity) * torch.randn(batch, 1, d_model)
-    x = math.sqrt(1 - similarity) * torch.randn(batch, keys, d_model) + shared
-    w_q, w_k = (torch.randn(HEADS * d_k, d_model) / math.sqrt(d_model) for _ in range(2))
-    q, k = (
-        functional.linear(x, w).view(batch, keys, HEADS, d_k).transpose(1, 2) for w in (w_q, w_k)
-    )
-    factor = d_k**-0.5
-    sample = Sample(logits=factor * q @ k.mT, q=q, k=k, x=x)
-    made = measure(sample, ["logit_std_row", "q_var", "k_var", "x_cos", "score_growth"])
-    predicted = predicted_std(
-        d_k, factor, made["q_var"].sqrt(), made["k_var"].sqrt(), made["x_cos"]
-    )
+    d_model = 128
+    attended = attended_by("sqrt", similar(similarity, 300, 13, d_model), d_k=d_k)
+    sample = sample_of([attended])
+    measured = measure(sample, ["logit_std_row", "x_cos", "score_growth"])
     # The projections are one draw: tr(Σ_q Σ_k) varies by about √(1 / d_model) of its mean.
-    error = made["logit_std_row"] / predicted - 1
-    assert error.abs().max() < 2.5 / math.sqrt(d_model), f"relative error {error}"
-    close(made["x_cos"], per_head(similarity), 0.05)
-    close(made["score_growth"], (1 - made["x_cos"]).sqrt(), 2.5 / math.sqrt(d_model))
+    allowed = 2.5 / math.sqrt(d_model)
+    error = measured["logit_std_row"] / predicted_std(attended) - 1
+    assert error.abs().max() < allowed, f"relative error {error}"
+    close(measured["x_cos"], per_head(similarity), 0.05)
+    close(measured["score_growth"], (1 - measured["x_cos"]).sqrt(), allowed)
+    together = measured["logit_std_row"].square().mean().sqrt()
+    assert logit_std(attended) == pytest.approx(float(together), rel=1e-5)
 
 
-def test_prediction_is_its_formula() -> None:
-    wanted = 0.25 * 8 * 1.5 * 0.5 * math.sqrt(0.75)
-    assert float(predicted_std(64, 0.25, 1.5, 0.5, 0.25)) == pytest.approx(wanted, rel=1e-6)
-    assert float(predicted_std(64, 0.25, 1.5, 0.5, 1 + 1e-7)) == 0.0
+@every_mode
+def test_the_prediction_of_every_mode_meets_the_measurement(mode: Mode) -> None:
+    x = similar(0.3, 100, 13, 128)
+    keep = padding_keep(torch.randint(4, 14, (100,)), 13)
+    attended, real = attended_by(mode, x, keep), keep[:, 0, 0]
+    ratio = logit_std(attended, real) / predicted_std(attended, real)
+    assert abs(ratio - 1) < 0.12, f"measured ÷ predicted {ratio}"
+
+
+def test_predictions_of_several_attentions_are_those_of_each() -> None:
+    keep = padding_keep(torch.tensor([KEY, 4]), KEY)
+    several = [attended_by("learned", similar(s, BATCH, KEY, D_MODEL), keep) for s in (0.1, 0.7)]
+    real = keep[:, 0, 0]
+    wanted = [predicted_std(attended, real) for attended in several]
+    assert predicted_stds(sample_of(several, real), several) == pytest.approx(wanted, rel=1e-5)
+    assert wanted[0] != pytest.approx(wanted[1], rel=0.05)
+
+
+def test_nothing_is_predicted_without_a_row_or_an_input() -> None:
+    attended = attended_by("sqrt", torch.randn(BATCH, KEY, D_MODEL))
+    nowhere = torch.zeros(BATCH, KEY, dtype=torch.bool)
+    for function in (logit_std, predicted_std):
+        with pytest.raises(ValueError, match="no row has two kept keys"):
+            function(attended, nowhere)
+    with pytest.raises(ValueError, match="the input of the keys is not known"):
+        predicted_std(replace(attended, x=None))
+
+
+# --- vectors ---
 
 
 @pytest.mark.parametrize("d_model", [5, D_K, D_MODEL])
@@ -692,7 +750,6 @@ def test_refuses_a_mask_of_two_axes(name: str) -> None:
 
 def test_a_statistic_is_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
     added = Statistic(
-        name="p_min",
         formula="mean min_j p_ij",
         unit="1",
         source="this test",

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor, nn
 
 from attnscale.attention import (
-    SCALE_MODES,
     Attended,
     MultiHeadAttention,
     attentions,
@@ -13,70 +12,60 @@ from attnscale.attention import (
     padding_keep,
     tapped,
 )
+from attnscale.attention.scale import ScoreBatchNorm
 from attnscale.model.autoencoder import AttentionAutoencoder
-from attnscale.model.layers import AttentionSettings
-from tests.attention.conftest import (
+from tests.support.models import autoencoder
+from tests.support.modes import (
     BATCH,
+    BUFFERED,
     D_K,
     D_MODEL,
     D_V,
     HEADS,
     KEY,
-    LINEAR,
-    MODE_AND_BACKEND,
-    STATISTICS,
-    every_mode,
+    Mode,
     factor_of,
-    options_of,
-    values_of,
+    factory_of,
+    representative_and_backend,
+    representative_state_and_backend,
+    total_weight,
 )
 
 PATHS = ["layers.0.attention", "layers.1.attention"]
 CAP = 1.5
 
 
-def build(
-    scale: str | float = "sqrt", backend: str = "auto", dropout: float = 0.0
-) -> AttentionAutoencoder:
-    options = options_of(scale, cap=CAP)
-    return AttentionAutoencoder(
-        attention=AttentionSettings(scale, backend, options, STATISTICS),
-        d_model=D_MODEL,
-        d_k=D_K,
-        d_v=D_V,
-        n_heads=HEADS,
-        n_layers=2,
+def build(mode: Mode = "sqrt", backend: str = "auto", dropout: float = 0.0) -> AttentionAutoencoder:
+    sizes = {"d_model": D_MODEL, "d_k": D_K, "d_v": D_V, "n_heads": HEADS, "n_layers": 2}
+    return autoencoder(
+        factory_of(mode, cap=CAP),
+        backend=backend,
+        dropout=dropout,
         residual=True,
         norm="pre",
         feed_forward=19,
-        bias=False,
-        dropout=dropout,
-        init="torch",
+        **sizes,
     )
 
 
-def first_attention(
-    scale: str | float, backend: str = "auto", dropout: float = 0.0
-) -> MultiHeadAttention:
-    attention = build(scale, backend, dropout).layers[0].attention
+def first_attention(mode: Mode, backend: str = "auto", dropout: float = 0.0) -> MultiHeadAttention:
+    attention = build(mode, backend, dropout).layers[0].attention
     assert isinstance(attention, MultiHeadAttention)
     return attention
 
 
-@every_mode
+@representative_and_backend
 @pytest.mark.parametrize(("dropout", "masked"), [(0.0, False), (0.4, True)])
-def test_a_tap_changes_no_bit(
-    scale: str | float, backend: str, dropout: float, masked: bool
-) -> None:
-    model = build(scale, backend, dropout)
+def test_a_tap_changes_no_bit(mode: Mode, backend: str, dropout: float, masked: bool) -> None:
+    model = build(mode, backend, dropout)
     x = torch.randn(BATCH, KEY, D_MODEL, requires_grad=True)
     keep = padding_keep(torch.tensor([KEY, 4]), KEY) if masked else None
-    seen: list[Tensor] = []
+    received: list[Tensor] = []
 
     initial = {name: value.clone() for name, value in model.state_dict().items()}
 
     def receive(path: str, attended: Attended) -> None:
-        seen.extend((attended.scores(), attended.logits(), attended.weights()))
+        received.extend((attended.scores(), attended.logits(), attended.weights()))
 
     def run() -> tuple[Tensor, ...]:
         model.load_state_dict(initial)
@@ -89,33 +78,42 @@ def test_a_tap_changes_no_bit(
     plain = run()
     with tapped(model, receive):
         watched = run()
-    assert len(seen) == 6
+    assert len(received) == 6
     for a, b in zip(plain, watched, strict=True):
         assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize(
-    ("scale", "backend"), [(s, b) for s, b in MODE_AND_BACKEND if s in (*LINEAR, "softcap")]
+    ("mode", "backend"),
+    [
+        ("sqrt", "explicit"),
+        ("sqrt", "fused"),
+        ("learned", "explicit"),
+        ("learned", "fused"),
+        ("softcap", "explicit"),
+    ],
 )
-def test_a_tap_sees_the_logits_and_weights(scale: str | float, backend: str) -> None:
-    attention = first_attention(scale, backend)
+def test_a_tap_sees_the_logits_and_weights(mode: Mode, backend: str) -> None:
+    attention = first_attention(mode, backend)
     x = torch.randn(BATCH, KEY, D_MODEL)
     keep = padding_keep(torch.tensor([KEY, 0]), KEY)
-    seen: list[Attended] = []
-    attention.tap = seen.append
+    received: list[Attended] = []
+    attention.tap = received.append
     attention(x, keep=keep, causal=True)
 
     q, k = (layer(x).reshape(BATCH, KEY, HEADS, D_K) for layer in (attention.q, attention.k))
     scores = torch.einsum("bihd,bjhd->bhij", q, k)
-    if scale == "softcap":
+    if mode == "softcap":
         logits = CAP * torch.tanh(scores / (CAP * math.sqrt(D_K)))
     else:
-        logits = scores * factor_of(scale)
+        logits = scores * factor_of(mode)
     kept = keep & causal_keep(KEY, KEY)
     weights = logits.masked_fill(~kept, -math.inf).softmax(dim=-1).nan_to_num(0.0)
 
-    (attended,) = seen
-    assert attended.mode is attention.mode
+    (attended,) = received
+    assert attended.scale is attention.scale
+    assert (attended.explicit_logits is None) == (backend == "fused")
+    assert (attended.explicit_weights is None) == (backend == "fused")
     assert attended.keep is not None
     assert torch.equal(attended.keep, kept)
     torch.testing.assert_close(attended.logits(), logits, rtol=1e-4, atol=1e-5)
@@ -123,16 +121,15 @@ def test_a_tap_sees_the_logits_and_weights(scale: str | float, backend: str) -> 
     assert attended.weights()[1].abs().max() == 0
 
 
-@every_mode
-@pytest.mark.parametrize("training", [False, True])
-def test_a_tap_sees_what_made_the_output(scale: str | float, backend: str, training: bool) -> None:
-    attention = first_attention(scale, backend).train(training)
+@representative_state_and_backend
+def test_a_tap_sees_what_made_the_output(mode: Mode, backend: str, training: bool) -> None:
+    attention = first_attention(mode, backend).train(training)
     query, source = torch.randn(BATCH, 5, D_MODEL), torch.randn(BATCH, KEY, D_MODEL)
     keep = padding_keep(torch.tensor([KEY, 4]), KEY)
-    seen: list[Attended] = []
-    attention.tap = seen.append
+    received: list[Attended] = []
+    attention.tap = received.append
     out = attention(query, source, keep=keep)
-    (attended,) = seen
+    (attended,) = received
     q, k, v = (
         layer(x).unflatten(-1, (HEADS, -1)).transpose(1, 2).detach()
         for layer, x in ((attention.q, query), (attention.k, source), (attention.v, source))
@@ -146,49 +143,48 @@ def test_a_tap_sees_what_made_the_output(scale: str | float, backend: str, train
     torch.testing.assert_close(rebuilt, out, rtol=1e-4, atol=1e-5)
 
 
-@every_mode
-def test_a_tap_sees_the_weights_before_dropout(scale: str | float, backend: str) -> None:
-    attention = first_attention(scale, backend, dropout=0.9)
-    seen: list[Attended] = []
-    attention.tap = seen.append
+@representative_and_backend
+def test_a_tap_sees_the_weights_before_dropout(mode: Mode, backend: str) -> None:
+    attention = first_attention(mode, backend, dropout=0.9)
+    received: list[Attended] = []
+    attention.tap = received.append
     x = torch.randn(BATCH, KEY, D_MODEL)
     attention.train()
     attention(x)
     attention(x)
-    if not attention.buffer_names:
+    if mode not in BUFFERED:
         attention.eval()
         attention(x)
-    first, *others = (attended.weights() for attended in seen)
+    first, *others = (attended.weights() for attended in received)
     assert all(torch.equal(first, other) for other in others)
     assert bool((first != 0).all())
-    total = 1.0 if attention.mode.normaliser is None else 0.0
-    wanted = torch.full((BATCH, HEADS, KEY), total)
+    wanted = torch.full((BATCH, HEADS, KEY), total_weight(mode))
     torch.testing.assert_close(first.sum(dim=-1), wanted, rtol=0, atol=1e-5)
 
 
-@every_mode
-def test_what_a_tap_sees_is_detached(scale: str | float, backend: str) -> None:
-    model = build(scale, backend)
-    seen: list[Attended] = []
-    with tapped(model, lambda _, attended: seen.append(attended)):
+@representative_and_backend
+def test_what_a_tap_sees_is_detached(mode: Mode, backend: str) -> None:
+    model = build(mode, backend)
+    received: list[Attended] = []
+    with tapped(model, lambda _, attended: received.append(attended)):
         model(torch.randn(BATCH, KEY, D_MODEL, requires_grad=True))
-    assert len(seen) == 2
-    for attended in seen:
+    assert len(received) == 2
+    for attended in received:
         assert attended.x is not None
         tensors = [attended.q, attended.k, attended.raw_q, attended.raw_k, attended.x]
         tensors += [attended.scores(), attended.logits(), attended.weights()]
-        tensors += [value for value in attended.values.values() if isinstance(value, Tensor)]
         assert not any(tensor.requires_grad for tensor in tensors)
-        assert set(attended.values) == set(values_of(scale))
+        explicit = [attended.explicit_logits, attended.explicit_weights]
+        assert not any(tensor.requires_grad for tensor in explicit if tensor is not None)
 
 
 def test_half_precision_is_tapped_in_fp32() -> None:
     model = build().bfloat16()
-    seen: list[Attended] = []
-    with tapped(model, lambda _, attended: seen.append(attended)):
+    received: list[Attended] = []
+    with tapped(model, lambda _, attended: received.append(attended)):
         model(torch.randn(BATCH, KEY, D_MODEL, dtype=torch.bfloat16))
-    assert {attended.logits().dtype for attended in seen} == {torch.float32}
-    assert {attended.weights().dtype for attended in seen} == {torch.float32}
+    assert {attended.logits().dtype for attended in received} == {torch.float32}
+    assert {attended.weights().dtype for attended in received} == {torch.float32}
 
 
 def test_each_attention_is_seen_once_under_its_path() -> None:
@@ -197,11 +193,11 @@ def test_each_attention_is_seen_once_under_its_path() -> None:
     assert named == PATHS
     assert list(attentions(model)) == PATHS
     assert all(attentions(model)[path] is model.get_submodule(path) for path in PATHS)
-    seen: list[tuple[str, Attended]] = []
-    with tapped(model, lambda path, attended: seen.append((path, attended))):
+    received: list[tuple[str, Attended]] = []
+    with tapped(model, lambda path, attended: received.append((path, attended))):
         model(torch.randn(BATCH, KEY, D_MODEL))
-    assert [path for path, _ in seen] == PATHS
-    assert not torch.equal(seen[0][1].q, seen[1][1].q)
+    assert [path for path, _ in received] == PATHS
+    assert not torch.equal(received[0][1].q, received[1][1].q)
 
 
 def test_an_attention_by_itself_has_the_empty_path() -> None:
@@ -270,17 +266,43 @@ def test_a_nested_context_that_fails_leaves_the_outer_one() -> None:
     assert all(module.tap is None for module in attentions(model).values())
 
 
-@pytest.mark.parametrize("name", [n for n, m in SCALE_MODES.items() if m.observe])
-def test_a_tap_does_not_observe(name: str) -> None:
-    attention = first_attention(name)
-    x = torch.randn(BATCH, KEY, D_MODEL)
-    seen: list[Attended] = []
-    attention.tap = seen.append
-    attention(x)
+def test_what_a_tap_recomputes_updates_no_buffer() -> None:
+    attention = first_attention("score_batchnorm")
+    scale = attention.scale
+    assert isinstance(scale, ScoreBatchNorm)
+    x, keep = torch.randn(BATCH, KEY, D_MODEL), padding_keep(torch.tensor([KEY, 4]), KEY)
+    attention(x, keep=keep)
+    without_tap = [buffer.clone() for buffer in attention.buffers()]
+    scale.running_mean.zero_()
+    scale.running_variance.fill_(1.0)
+    scores: list[Tensor] = []
+
+    def receive(attended: Attended) -> None:
+        for _ in range(3):
+            scores.append(attended.scores())
+            attended.logits()
+            attended.weights()
+
+    attention.tap = receive
+    attention(x, keep=keep)
+    assert all(torch.equal(a, b) for a, b in zip(attention.buffers(), without_tap, strict=True))
+    # One update, with the momentum 0.1.
+    for head in range(HEADS):
+        kept = scores[0][:, head][keep[:, 0].expand(BATCH, KEY, KEY)]
+        torch.testing.assert_close(scale.running_mean[head], 0.1 * kept.mean())
+        torch.testing.assert_close(scale.running_variance[head], 0.9 + 0.1 * kept.var())
+
+
+def test_a_tap_that_asks_later_updates_no_buffer() -> None:
+    attention = first_attention("score_batchnorm")
+    received: list[Attended] = []
+    attention.tap = received.append
+    attention(torch.randn(BATCH, KEY, D_MODEL))
     after = [buffer.clone() for buffer in attention.buffers()]
-    assert not any(torch.equal(b, s) for b, s in zip(after, first_attention(name).buffers()))  # noqa: B905
+    fresh = first_attention("score_batchnorm").buffers()
+    assert not any(torch.equal(a, b) for a, b in zip(after, fresh, strict=True))
     for _ in range(3):
-        seen[0].scores(), seen[0].logits(), seen[0].weights()
+        received[0].scores(), received[0].logits(), received[0].weights()
     assert all(torch.equal(a, b) for a, b in zip(after, attention.buffers(), strict=True))
 
 

@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscale.attention import SCALE_MODES
+from attnscale.attention import SCALES
 from attnscale.decoding.greedy import greedy
-from attnscale.model.layers import AttentionSettings
 from attnscale.model.transformer import Transformer
-from tests.attention.conftest import STATISTICS, options_of
+from tests.support.models import transformer
 
 UNKNOWN, PADDING, BEGIN, END = 0, 1, 2, 3
 N_SOURCE, N_TARGET, LONGEST = 23, 19, 37
@@ -17,30 +16,15 @@ LENGTHS = (6, 2, 9, 1, 5, 4, 7)
 
 def build(scale: str | float = "sqrt", *, ends: float = 0.0, **changed: Any) -> Transformer:
     """Return a random model; ``ends`` is added to the logit of END."""
-    parts: dict[str, Any] = {
-        "attention": AttentionSettings(
-            scale=scale, options=options_of(scale, cap=2.0), statistics=STATISTICS
-        ),
+    sizes: dict[str, Any] = {
         "source_size": N_SOURCE,
         "target_size": N_TARGET,
         "d_model": 17,
-        "d_k": 5,
         "d_v": 7,
-        "n_heads": 3,
-        "n_layers": 2,
         "feed_forward": 29,
-        "norm": "pre",
-        "positions": "sinusoidal",
         "max_length": LONGEST,
-        "tied": False,
-        "scaled_embeddings": True,
-        "bias": True,
-        "dropout": 0.0,
-        "attention_dropout": None,
-        "init": "unit",
-        **changed,
     }
-    model = Transformer(**parts).double().eval()
+    model = transformer(scale, init="unit", **sizes, **changed).double().eval()
     with torch.no_grad():
         model.output.bias[END] += ends
     return model
@@ -70,7 +54,7 @@ def by_hand(model: Transformer, source: Tensor, most: int) -> list[int]:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("scale", [*SCALE_MODES, 0.3])
+@pytest.mark.parametrize("scale", [*SCALES, 0.3])
 def test_cached_decoding_is_decoding(scale: str | float, norm: str) -> None:
     model, source = build(scale, ends=1.5, norm=norm), sentences()
     cached = translate(model, source, extra=2)
@@ -84,8 +68,7 @@ def test_cached_decoding_is_decoding(scale: str | float, norm: str) -> None:
 @pytest.mark.parametrize("backend", ["explicit", "fused"])
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_backends_and_positions(backend: str, positions: str) -> None:
-    attention = AttentionSettings(scale="sqrt", backend=backend)
-    model = build(ends=1.5, attention=attention, positions=positions)
+    model = build(ends=1.5, backend=backend, positions=positions)
     source = sentences()
     cached = translate(model, source)
     assert cached == translate(model, source, cached=False)

@@ -188,7 +188,7 @@ def test_the_schedule_reaches_the_optimizer(lab: Any) -> None:
     assert state["lr_schedulers"][0]["last_epoch"] == 8
 
 
-def test_temperatures_have_no_weight_decay(lab: Any) -> None:
+def test_what_a_scale_learns_has_no_weight_decay(lab: Any) -> None:
     result = lab.run(
         *SHORT,
         "attention.scale=learned",

@@ -82,6 +82,6 @@ def test_a_translator_reads_no_training_data(lab: Any, monkeypatch: pytest.Monke
     translator = Translator(str(result.last_checkpoint))
     assert translator.batch([pairs[0][0], ""])[1] == ""
     for attention in attentions(translator.model).values():
-        gain = attention.temperature()
+        gain = attention.learned_scale()
         assert gain is not None
         assert gain.tolist() == pytest.approx([math.log2(longest**2 - longest)] * 2, rel=1e-6)

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -6,33 +7,17 @@ from jaxtyping import TypeCheckError
 from torch import Tensor
 from torch.nn import functional
 
-from attnscale.attention import MultiHeadAttention, attentions, padding_keep
+from attnscale.attention import MultiHeadAttention, attentions, choose_scale, padding_keep
 from attnscale.attention.dropout import Dropout
+from attnscale.attention.scale import SoftCap
 from attnscale.model.autoencoder import AttentionAutoencoder
-from attnscale.model.layers import AttentionSettings
+from tests.support.models import AnyScale, autoencoder
 
 BATCH, HEADS, POSITION, D_K, D_V, D_MODEL, D_HIDDEN = 2, 3, 7, 11, 13, 17, 19
 
 
-def build(
-    scale: str | float = "sqrt", **changed: int | float | str | bool | None
-) -> AttentionAutoencoder:
-    """Build the textbook experiment in small, with what is changed."""
-    parts = {
-        "d_model": D_MODEL,
-        "d_k": D_K,
-        "d_v": None,
-        "n_heads": 1,
-        "n_layers": 1,
-        "residual": False,
-        "norm": "none",
-        "feed_forward": None,
-        "bias": False,
-        "dropout": 0.0,
-        "init": "torch",
-        **changed,
-    }
-    return AttentionAutoencoder(attention=AttentionSettings(scale=scale), **parts)  # type: ignore[arg-type]
+def build(scale: AnyScale = "sqrt", **changed: Any) -> AttentionAutoencoder:
+    return autoencoder(scale, **{"d_model": D_MODEL, "d_k": D_K} | changed)
 
 
 def inputs(dtype: torch.dtype = torch.float64) -> Tensor:
@@ -159,27 +144,11 @@ def test_dropout_acts_in_training_only() -> None:
 
 def test_biases_and_backend_reach_the_attention() -> None:
     assert build(bias=True).state_dict().keys() > build(bias=False).state_dict().keys()
-    model = AttentionAutoencoder(
-        attention=AttentionSettings(scale="softcap", backend="explicit", options={"cap": 2.5}),
-        d_model=D_MODEL,
-        d_k=D_K,
-        d_v=None,
-        n_heads=1,
-        n_layers=1,
-        residual=False,
-        norm="none",
-        feed_forward=None,
-        bias=False,
-        dropout=0.0,
-        init="torch",
-    )
+    model = build(choose_scale("softcap", {"cap": 2.5}), backend="explicit")
     attention = model.get_submodule("layers.0.attention")
     assert isinstance(attention, MultiHeadAttention)
-    assert (attention.mode.name, attention.backend, attention.options) == (
-        "softcap",
-        "explicit",
-        {"cap": 2.5},
-    )
+    assert isinstance(attention.scale, SoftCap)
+    assert (attention.scale.cap, attention.backend) == (2.5, "explicit")
 
 
 def test_initialisation_is_the_chosen_one() -> None:

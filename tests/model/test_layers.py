@@ -7,7 +7,6 @@ from torch import nn
 from attnscale.model.layers import (
     INITS,
     NORMS,
-    AttentionSettings,
     FeedForward,
     check_choice,
     initialise,
@@ -135,10 +134,3 @@ def test_the_feed_forward_network_drops_its_hidden_layer() -> None:
 def test_refuses_a_hidden_layer_below_one(wrong: int) -> None:
     with pytest.raises(ValueError, match=rf"^model\.feed_forward={wrong}: must be at least 1"):
         FeedForward(d_model=3, d_hidden=wrong)
-
-
-def test_attention_settings_stand_for_themselves() -> None:
-    settings = AttentionSettings(scale=2)
-    assert (settings.scale, settings.backend, dict(settings.options)) == (2, "auto", {})
-    with pytest.raises(AttributeError):
-        settings.backend = "fused"  # type: ignore[misc]

@@ -11,53 +11,37 @@ from torch.nn.utils import parametrize
 
 from attnscale.attention import attentions
 from attnscale.model.autoencoder import AttentionAutoencoder
-from attnscale.model.layers import AttentionSettings
 from attnscale.model.sigma_reparam import SigmaReparam, reparametrise
 from attnscale.model.transformer import Transformer
+from tests.support import models
 
 D_MODEL, D_K, D_V, HEADS, HIDDEN, VOCABULARY, PADDING = 14, 5, 3, 2, 11, 17, 1
 
 
-def autoencoder(scale: str = "sqrt", **changed: Any) -> nn.Module:
-    parts: dict[str, Any] = {
-        "d_model": D_MODEL,
-        "d_k": D_K,
-        "d_v": D_V,
-        "n_heads": HEADS,
-        "n_layers": 2,
-        "residual": True,
-        "norm": "pre",
-        "feed_forward": HIDDEN,
-        "bias": True,
-        "dropout": 0.0,
-        "init": "torch",
-        **changed,
-    }
-    return AttentionAutoencoder(attention=AttentionSettings(scale=scale), **parts)
+SIZES: dict[str, Any] = {
+    "d_model": D_MODEL,
+    "d_k": D_K,
+    "d_v": D_V,
+    "n_heads": HEADS,
+    "n_layers": 2,
+    "feed_forward": HIDDEN,
+}
 
 
-def transformer(scale: str = "sqrt", **changed: Any) -> nn.Module:
-    parts: dict[str, Any] = {
-        "source_size": VOCABULARY,
-        "target_size": VOCABULARY + 2,
-        "d_model": D_MODEL,
-        "d_k": D_K,
-        "d_v": D_V,
-        "n_heads": HEADS,
-        "n_layers": 2,
-        "feed_forward": HIDDEN,
-        "norm": "pre",
-        "positions": "learned",
-        "max_length": 23,
-        "tied": False,
-        "scaled_embeddings": True,
-        "bias": True,
-        "dropout": 0.0,
-        "attention_dropout": None,
-        "init": "torch",
-        **changed,
-    }
-    return Transformer(attention=AttentionSettings(scale=scale), **parts)
+def autoencoder(scale: str = "sqrt") -> AttentionAutoencoder:
+    return models.autoencoder(scale, **SIZES, residual=True, norm="pre", bias=True)
+
+
+def transformer(scale: str = "sqrt", *, tied: bool = False) -> Transformer:
+    return models.transformer(
+        scale,
+        **SIZES,
+        source_size=VOCABULARY,
+        target_size=VOCABULARY + 2,
+        positions="learned",
+        max_length=23,
+        tied=tied,
+    )
 
 
 def answer(model: nn.Module) -> Tensor:
@@ -116,7 +100,6 @@ def test_which_layers_it_is_put_on(build: Build) -> None:
 
 def test_a_shared_weight_stays_plain_and_shared() -> None:
     model = transformer(tied=True)
-    assert isinstance(model, Transformer)
     linear = {path for path, m in model.named_modules() if isinstance(m, nn.Linear)}
     reparametrise(model, "all")
     assert reparametrised(model) == linear - {"output"}

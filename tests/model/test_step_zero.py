@@ -1,7 +1,7 @@
 """Measured against predicted: the spread of the logits of untrained models, mode by mode.
 
     measured²  = mean over rows of Var_j s_ij      (n − 1, over the n ≥ 2 kept keys of a real row)
-    predicted  = mode.deviation(moments of the same batch, the mode's initial values)
+    predicted  = scale.predicted_std(moments of the same batch)
 
 The moments are averages over the same rows. Row i of causal self-attention sees the first i + 1
 positions only, so the cosine of the inputs is averaged over a row's pairs of keys, then over rows;
@@ -18,8 +18,8 @@ import torch
 from scipy.stats import t as student
 from torch import Tensor, nn
 
-from attnscale.attention import SCALE_MODES, Attended, Moments
-from attnscale.model.layers import INITS, AttentionSettings
+from attnscale.attention import SCALES, Attended, Moments, ScaleFactory, choose_scale
+from attnscale.model.layers import INITS
 from tests.untrained import SEEDS, autoencoder, transformer
 
 TOLERANCE = 0.05
@@ -39,7 +39,7 @@ OPTIONS: dict[str, dict[str, float]] = {
 EVERY_INIT = ("sqrt", "none", "inverse")
 CASES = [
     (scale, init, d_k)
-    for scale in SCALE_MODES
+    for scale in SCALES
     for init in (INITS if scale in EVERY_INIT else ("torch",))
     for d_k in (16, 64)
 ] + [(scale, "torch", 512) for scale in ("sqrt", "none")]
@@ -72,10 +72,8 @@ class Ratio(NamedTuple):
         )
 
 
-def settings(scale: str) -> AttentionSettings:
-    return AttentionSettings(
-        scale=scale, options=OPTIONS.get(scale, {}), statistics={"length_p97_5": 11.0}
-    )
+def chosen(scale: str) -> ScaleFactory:
+    return choose_scale(scale, OPTIONS.get(scale), {"length_p97_5": 11.0})
 
 
 # --- what is measured ---
@@ -131,7 +129,7 @@ def compare(seen: Attended, real: Tensor) -> tuple[float, float]:
         row_share=row_share(scores, keep, rows),
         shrink=float((size / (size - 1)).mean().sqrt()),
     )
-    return float(measured), seen.mode.deviation(moments, seen.values)
+    return float(measured), seen.scale.predicted_std(moments)
 
 
 # --- in what ---
@@ -149,9 +147,9 @@ def ratios(name: str, scale: str, init: str, d_k: int) -> list[Ratio]:
     found: dict[str, list[tuple[float, float]]] = {}
     for seed in range(SEEDS):
         if name == "autoencoder":
-            shown = autoencoder(settings(scale), init, d_k, seed)
+            shown = autoencoder(chosen(scale), init, d_k, seed)
         else:
-            shown = transformer(settings(scale), init, d_k, seed, layers(scale, init, d_k))
+            shown = transformer(chosen(scale), init, d_k, seed, layers(scale, init, d_k))
         for path, attended, real in shown:
             found.setdefault(path, []).append(compare(attended, real))
     return [

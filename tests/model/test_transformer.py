@@ -5,12 +5,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnscale.attention import SCALE_MODES, MultiHeadAttention
+from attnscale.attention import SCALES, MultiHeadAttention, attentions
 from attnscale.attention.dropout import Dropout
 from attnscale.model.embedding import sinusoids
-from attnscale.model.layers import AttentionSettings
 from attnscale.model.transformer import STACK_NORMS, Transformer
-from tests.attention.conftest import STATISTICS, options_of
+from tests.support.models import transformer
 
 # All different, so that no two axes can be taken for each other.
 BATCH, SOURCE, TARGET, N_SOURCE, N_TARGET = 2, 7, 11, 23, 29
@@ -18,12 +17,8 @@ D_MODEL, D_K, D_V, HEADS, HIDDEN, LAYERS, LONGEST = 13, 5, 17, 3, 19, 2, 31
 PADDING = 1
 
 
-def build(**changed: Any) -> Transformer:
-    scale = changed.pop("scale", "sqrt")
-    parts: dict[str, Any] = {
-        "attention": AttentionSettings(
-            scale=scale, options=options_of(scale, cap=2.0), statistics=STATISTICS
-        ),
+def build(scale: str | float = "sqrt", **changed: Any) -> Transformer:
+    sizes: dict[str, Any] = {
         "source_size": N_SOURCE,
         "target_size": N_TARGET,
         "d_model": D_MODEL,
@@ -32,18 +27,9 @@ def build(**changed: Any) -> Transformer:
         "n_heads": HEADS,
         "n_layers": LAYERS,
         "feed_forward": HIDDEN,
-        "norm": "pre",
-        "positions": "sinusoidal",
         "max_length": LONGEST,
-        "tied": False,
-        "scaled_embeddings": True,
-        "bias": True,
-        "dropout": 0.0,
-        "attention_dropout": None,
-        "init": "torch",
-        **changed,
     }
-    return Transformer(**parts).double()
+    return transformer(scale, **sizes | changed).double()
 
 
 def draw() -> tuple[Tensor, Tensor]:
@@ -69,7 +55,7 @@ POSITIONS = pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 
 @STACKS
 @POSITIONS
-@pytest.mark.parametrize("scale", [*SCALE_MODES, 0.3])
+@pytest.mark.parametrize("scale", [*SCALES, 0.3])
 def test_a_target_token_moves_nothing_before_it(
     norm: str, positions: str, scale: str | float
 ) -> None:
@@ -245,6 +231,21 @@ def test_values_are_as_wide_as_keys_unless_asked_otherwise() -> None:
             assert attention.q.weight.shape == attention.k.weight.shape == (HEADS * D_K, D_MODEL)
             assert attention.v.weight.shape == (HEADS * wide, D_MODEL)
             assert attention.o.weight.shape == (D_MODEL, HEADS * wide)
+
+
+def test_every_attention_knows_its_sides_and_has_a_scale_of_its_own() -> None:
+    found = attentions(build("learned", n_layers=2))
+    sides = {path: (attention.queries, attention.keys) for path, attention in found.items()}
+    assert sides == {
+        path: side
+        for i in range(2)
+        for path, side in (
+            (f"encoder.{i}.self", ("source", "source")),
+            (f"decoder.{i}.self", ("target", "target")),
+            (f"decoder.{i}.cross", ("target", "source")),
+        )
+    }
+    assert len({id(attention.scale) for attention in found.values()}) == 6
 
 
 def test_biases_of_attention_are_an_option() -> None:

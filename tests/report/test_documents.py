@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
-from attnscale.attention import SCALE_MODES
+from attnscale.attention import SCALES, Scale
+from attnscale.attention.scale import options_of
+from attnscale.config.build import compose
 from attnscale.report.claims import judge_all
 from attnscale.report.documents import (
     LEFT_OUT,
@@ -26,11 +27,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def options() -> dict[str, dict[str, float]]:
-    """Read the options as ``conf/`` has them; YAML 1.1 takes 1e-3 for a string."""
-    return {
-        path.stem: {name: float(x) for name, x in yaml.safe_load(path.read_text()).items()}
-        for path in (ROOT / "conf" / "attention" / "options").glob("*.yaml")
-    }
+    """Return the options as a configuration has them."""
+    composed: dict[str, dict[str, float]] = compose([], folder=ROOT, root="theory")["attention"][
+        "options"
+    ]
+    return composed
 
 
 def cells(line: str) -> list[str]:
@@ -60,14 +61,16 @@ def test_a_bar_does_not_end_a_cell() -> None:
 
 def test_the_registry_is_there_as_a_whole(options: dict[str, dict[str, float]]) -> None:
     rows = rows_of(registry_table(options))
-    assert [row["attention.scale"] for row in rows] == [f"`{name}`" for name in SCALE_MODES]
-    for row, (name, mode) in zip(rows, SCALE_MODES.items(), strict=True):
+    assert [row["attention.scale"] for row in rows] == [f"`{name}`" for name in SCALES]
+    for row, (name, mode) in zip(rows, SCALES.items(), strict=True):
         assert row["logit"] == mode.formula
         assert row["source"] == mode.source
         given = {key: float(x) for key, x in re.findall(r"`(\w+)=([^`]+)`", row["options"])}
-        assert given.keys() == mode.options.keys()
+        assert given.keys() == options_of(mode).keys()
         assert given == options.get(name, {})
-        expected = "normaliser" if mode.normaliser else "q/k" if mode.qk else "score"
+        expected = "q/k" if mode.logits is Scale.logits else "score"
+        if mode.weights is not Scale.weights:
+            expected = "normaliser"
         assert row["function"] == kind(mode) == expected
     assert {row["function"] for row in rows} == {"normaliser", "q/k", "score"}
 
@@ -87,7 +90,7 @@ def test_modes_document(options: dict[str, dict[str, float]]) -> None:
     assert registry_table(options) in document
     assert "python -m src.theory docs=docs" in document
     measured = {row["mode"].strip("`"): row for row in table_after(document, "## Measured")}
-    assert list(measured) == list(SCALE_MODES)
+    assert list(measured) == list(SCALES)
     assert list(measured["sqrt"].values())[1:] == [
         *("0.3 (0.2 to 0.4)", "45.7", "1.00", "1.2346", "30.46")
     ]
@@ -133,7 +136,7 @@ def test_the_modes_of_the_repository_are_up_to_date(options: dict[str, dict[str,
     hint = "run `python -m src.theory docs=docs`"
     assert registry_table(options) in text, hint
     measured = table_after(text, "## Measured")
-    assert [row["mode"] for row in measured] == [f"`{name}`" for name in SCALE_MODES], hint
+    assert [row["mode"] for row in measured] == [f"`{name}`" for name in SCALES], hint
     assert all(row["initial deviation"] for row in measured), hint
     assert table_after(text, "## Left out") == [
         {"method": method, "why": why} for method, why in LEFT_OUT.items()

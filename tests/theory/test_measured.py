@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnscale.attention import SCALE_MODES
+from attnscale.attention import SCALES
 from attnscale.model.layers import INITS
 from attnscale.theory.measured import (
     PADDING,
@@ -88,7 +88,7 @@ def test_one_mode_measured_is_that_case_of_all(measured: list[Measured]) -> None
 
 
 def test_modes_that_need_the_data_get_it() -> None:
-    assert SCALE_MODES["qknorm"].statistic == "length_p97_5"
+    assert SCALES["qknorm"].statistics == {"length": "length_p97_5"}
     found = mode_deviation("qknorm", {}, seeds=2, seed=0)
     # log₂(L² − L) of lengths of some 5 to 15, over √64, times √(1 − c̄).
     assert 0.3 < found.value < 1.2

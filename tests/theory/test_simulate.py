@@ -155,7 +155,7 @@ def test_histogram_has_the_exact_density(scale: str | float, d_k: int) -> None:
 
 
 def test_one_row_of_ten_scores() -> None:
-    scaled, raw = score_rows({"sqrt": None, "none": None}, d_k=128, n_keys=10, seed=0)
+    scaled, raw = score_rows(("sqrt", "none"), d_k=128, n_keys=10, seed=0)
     assert len(scaled.logits) == 10
     factor = math.sqrt(128)
     assert [factor * x for x in scaled.logits] == pytest.approx(list(raw.logits), rel=1e-5)

@@ -1,22 +1,17 @@
 """Tables of the page: complete, and right where something else can say what is right."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from torch import Tensor
 
-from attnscale.attention import SCALE_MODES, Sizes
+from attnscale.attention import SCALES, choose_scale
+from attnscale.attention.scale import all_options
 from attnscale.theory import tables
 from attnscale.theory.simulate_logits import logits_of_rows
 
-OPTIONS_FOLDER = Path(__file__).parents[2] / "conf" / "attention" / "options"
-OPTIONS = {
-    path.stem: {name: float(x) for name, x in yaml.safe_load(path.read_text()).items()}
-    for path in OPTIONS_FOLDER.glob("*.yaml")
-}
+OPTIONS = all_options()
 ROWS = 4000
 
 
@@ -142,17 +137,10 @@ def test_sharpness_has_every_point_and_limits_that_meet_them() -> None:
 
 def simulated_deviation(name: str, d_k: int, n: int) -> float:
     """Draw q and k of unit variance, q times the mode's gain, and measure."""
-    mode = SCALE_MODES[name]
-    sizes = Sizes(
-        n_heads=1,
-        d_k=d_k,
-        d_model=512,
-        options=OPTIONS.get(name, {}),
-        statistics={"length_p97_5": 26.0},
-    )
-    gain = 1.0 if mode.init_gain is None else mode.init_gain(d_k)
-    q, k = gain * torch.randn(ROWS, d_k), torch.randn(ROWS, n, d_k)
-    logits: Tensor = logits_of_rows(q, k, name, mode.start(sizes))
+    factory = choose_scale(name, OPTIONS.get(name), {"length_p97_5": 26.0})
+    scale = factory(n_heads=1, d_k=d_k, d_model=512)
+    q, k = scale.init_gain(d_k) * torch.randn(ROWS, d_k), torch.randn(ROWS, n, d_k)
+    logits: Tensor = logits_of_rows(q, k, scale)
     return float(logits.var(dim=-1).mean().sqrt())
 
 
@@ -165,11 +153,11 @@ def places() -> dict[tuple[str, int], float]:
 
 
 def test_every_mode_has_a_place(places: dict[tuple[str, int], float]) -> None:
-    assert list(places) == [(name, d_k) for name in SCALE_MODES for d_k in tables.D_KS]
+    assert list(places) == [(name, d_k) for name in SCALES for d_k in tables.D_KS]
     assert all(0 < beta < math.inf for beta in places.values())
 
 
-@pytest.mark.parametrize("name", SCALE_MODES)
+@pytest.mark.parametrize("name", SCALES)
 def test_the_place_of_a_mode_is_what_a_simulation_gives(
     name: str, places: dict[tuple[str, int], float]
 ) -> None:

@@ -152,3 +152,39 @@ def test_points_of_a_database_that_is_built_differently_come_from_mlflow(
     history = History(store, "points")
     history.database = tmp_path / "empty.db"
     assert [(step, value) for step, value, _ in history.points(run_id, "loss")] == [(1, 0.25)]
+
+
+def test_metrics_of_earlier_versions_have_todays_names(store: Store) -> None:
+    name = "attention/encoder.0.self/learned_scale"
+    head = "attention/encoder.0.self/head1/learned_scale"
+    figures = {"attention/encoder.0.self/temperature": 0.25, "gpu/temperature": 61.0}
+    figures["attention/encoder.0.self/head1/temperature"] = 0.125
+    earlier = write(store, {"kind": "earlier"}, figures, name="earlier", group="renamed")
+    today = write(store, {"kind": "today"}, {name: 0.5}, name="today", group="renamed")
+    direct, through = History(store, "renamed"), History(store, "renamed")
+    through.database = None
+    for history in (direct, through):
+        assert history.by_id(earlier).metrics == {name: 0.25, head: 0.125, "gpu/temperature": 61.0}
+        assert history.by_id(today).metrics == {name: 0.5}
+        assert history.curve(earlier, name) == [(1, 0.25)]
+        assert history.curve(earlier, head) == [(1, 0.125)]
+        assert history.curve(earlier, "gpu/temperature") == [(1, 61.0)]
+        assert history.curve(today, name) == [(1, 0.5)]
+        assert history.curve(today, head) == []
+        assert history.newest_values("kind", "earlier", name) == {"earlier": 0.25}
+
+
+def test_parameters_of_earlier_versions_have_todays_keys(store: Store) -> None:
+    record = Record.start(store, experiment="renamed", name="parameters")
+    record.parameters(
+        {
+            "callbacks": {"temperatures": {"per_head": True}, "progress": None},
+            "model": {"temperatures": 3},
+        }
+    )
+    record.end(FINISHED)
+    assert History(store, "renamed").by_id(record.run_id).parameters == {
+        "callbacks.learned_scales.per_head": "true",
+        "callbacks.progress": "null",
+        "model.temperatures": "3",
+    }
