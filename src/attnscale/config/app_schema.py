@@ -25,6 +25,7 @@ class TranslateConfig:
     output: str = MISSING
     batch_sentences: int = MISSING
     device: str = MISSING
+    allow: list[str] = MISSING
 
 
 @dataclass
@@ -53,6 +54,7 @@ class EvaluateConfig:
     trainer: EvaluateTrainerConfig = MISSING
     tracking: Any = MISSING
     folder: str = MISSING
+    allow: list[str] = MISSING
 
 
 @dataclass

@@ -244,6 +244,7 @@ class TrainConfig:
     folder: str = MISSING
     report: bool = MISSING
     tags: dict[str, Any] = MISSING
+    allow: list[str] = MISSING
 
 
 GROUPS: dict[tuple[str, str], type] = {

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.data.vocabulary import BEGIN, END, PADDING, Preprocessing, Vocabulary
 from attnscale.decoding.greedy import greedy
 from attnscale.experiment.assemble import make_model
@@ -16,13 +17,18 @@ from attnscale.model.transformer import Transformer
 class Translator:
     """Translates text with the model of a checkpoint."""
 
-    def __init__(self, path: str, device: str = "cpu") -> None:
+    def __init__(self, path: str, device: str = "cpu", targets: Targets = NO_ALLOWANCE) -> None:
         """Load model, vocabularies and preprocessing.
+
+        Args:
+            path: The checkpoint.
+            device: Where the model runs.
+            targets: Which classes the checkpoint's configuration may name.
 
         Raises:
             ValueError: If the checkpoint holds no translation model.
         """
-        state = load_checkpoint(path)
+        state = load_checkpoint(path, targets)
         config, kept = state["attnscale"]["config"], state["attnscale"]["data"]
         if not kept:
             raise ValueError(f"checkpoint={path}: holds no translation model")
@@ -33,7 +39,7 @@ class Translator:
         self.join = Preprocessing(*settings, data["target"]).joiner()
         self.max_length = data["max_length"]
         sizes = {"source_size": len(self.source), "target_size": len(self.target)}
-        model = make_model(config, sizes, state["attnscale"].get("statistics"))
+        model = make_model(config, sizes, state["attnscale"].get("statistics"), targets)
         assert isinstance(model, Transformer)
         prefix = "model."
         weights = {
