@@ -95,7 +95,7 @@ def make_trainer(
     elif trainer["logger"] not in (True, False, None):
         raise ValueError(f"trainer.logger={trainer['logger']}: allowed are true, false or a list")
     # Lightning's plug-ins have no common base; the Trainer refuses what is none.
-    plugins = _each(trainer, "plugins", object, targets)
+    plugins: list[Any] = _each(trainer, "plugins", object, targets)
     environment = _environment()
     if environment is not None:
         plugins.append(environment)
