@@ -70,11 +70,14 @@ def _announce(store: Store) -> None:
     say(f"See it with: {store.ui_command()}")
 
 
+def _targets(sweep: dict[str, Any] | None) -> Targets:
+    """Return the bounds of the command line; a sweep's jobs may run where nobody typed one."""
+    return Targets(allowed(sys.argv[1:]) if sweep is None else tuple(sweep["allow"]))
+
+
 def _run(config: DictConfig, sweep: dict[str, Any] | None, name: str) -> Result:
     overrides = list(HydraConfig.get().overrides.task)
-    # A job of a sweep may run on another machine, where nobody typed a command.
-    allow = allowed(sys.argv[1:]) if sweep is None else tuple(sweep["allow"])
-    targets = Targets(allow)
+    targets = _targets(sweep)
     made = plain(config, targets)
     tags = {"overrides": " ".join(overrides), "kind": "run"}
     if made["checkpoint"] is not None:
