@@ -1,5 +1,6 @@
-"""Types of the configuration. Values live in ``conf/`` only, so nothing here has a default,
-but for ``allow``, which no file may set.
+"""Types of the configuration. Values live in ``conf/`` only, so nothing here has a default.
+
+The one exception is ``allow``, which no file may set.
 
 A misspelt key or a wrong type ends composition, before any job of a sweep starts.
 """
