@@ -35,11 +35,12 @@ def _values(
 ) -> Iterator[tuple[str, str, Any]]:
     """Yield (place, key, value) of each value below a section, or below some of its names."""
     raw: Any = OmegaConf.to_container(config, resolve=False)
-    keys: list[Any] = list(range(len(config)) if isinstance(config, ListConfig) else config)
+    section: Any = config
+    keys = range(len(section)) if isinstance(config, ListConfig) else list(section)
     for key in keys if names is None else [name for name in names if name in keys]:
         here, written = f"{place}.{key}", raw[key]
         try:
-            value = config[key]
+            value = section[key]
         except OmegaConfBaseException:
             value = written
             if isinstance(value, str) and value.startswith("${") and value.endswith("}"):
