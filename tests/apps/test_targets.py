@@ -9,6 +9,7 @@ import torch
 import yaml
 
 from attnscale.config.build import compose
+from tests.config.files import FILES, touch, with_call
 
 OWN = """
 import os
@@ -36,11 +37,6 @@ def toy(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": path, "TOY_FILE": str(tmp_path / "toy")}
 
 
-def touch(file: Path) -> dict[str, Any]:
-    path = {"_target_": "pathlib.Path", "_args_": [str(file)]}
-    return {"_target_": "pathlib.Path.touch", "self": path}
-
-
 def assert_refused(shell: Any, done: Any, *words: str) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
@@ -58,59 +54,16 @@ def test_from_the_command_line(shell: Any, many: tuple[str, ...]) -> None:
     assert_refused(shell, done, key)
 
 
-FILES: dict[str, tuple[dict[str, Any], str]] = {
-    "a node": (
-        {"callbacks": {"attention_stats": {"statistics": "CALL"}}},
-        "callbacks.attention_stats.statistics._target_=pathlib.Path.touch",
-    ),
-    "allow": ({"allow": ["ownpackage"]}, "allow=[ownpackage]: counts on the command line only"),
-    "allow of a sweep": (
-        {"hydra": {"sweeper": {"params": {"allow": "[ownpackage]"}}}},
-        "hydra.sweeper.params.allow: counts on the command line only",
-    ),
-    "a command line": (
-        {"allow": ["ownpackage"], "hydra": {"overrides": {"task": ["allow=[ownpackage]"]}}},
-        "hydra.overrides: are those of the command line",
-    ),
-    "a callback of Hydra": (
-        {"hydra": {"callbacks": {"x": "CALL"}}},
-        "hydra.callbacks.x._target_=pathlib.Path.touch: allowed in this section is",
-    ),
-    "a callback of Hydra by reference": (
-        {"tags": {"x": 1}, "hydra": {"callbacks": {"x": "${callbacks.curves}"}}},
-        "hydra.callbacks.x=${callbacks.curves}: stands for a section",
-    ),
-    "inside the sweeper": (
-        {"hydra": {"sweeper": {"params": {"x": "CALL"}}}},
-        "hydra.sweeper.params.x._target_=pathlib.Path.touch",
-    ),
-    "a factory of logging": (
-        {"hydra": {"job_logging": {"filters": {"x": {"()": "pathlib.Path.touch"}}}}},
-        "hydra.job_logging.filters.x.()=pathlib.Path.touch: allowed in this section is",
-    ),
-    "a class of logging": (
-        {"hydra": {"job_logging": {"handlers": {"console": {"class": "os.system"}}}}},
-        "hydra.job_logging.handlers.console.class=os.system",
-    ),
-    "an import of logging": (
-        {"hydra": {"hydra_logging": {"handlers": {"console": {"stream": "ext://antigravity"}}}}},
-        "stream=ext://antigravity: allowed are ext://sys.stdout",
-    ),
-}
+QUICK = ("a node", "allow", "allow of a sweep", "a callback of Hydra")
+CASES = [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in FILES]
 
 
-def _with_call(value: Any, file: Path) -> Any:
-    if isinstance(value, dict):
-        return {key: _with_call(inner, file) for key, inner in value.items()}
-    return touch(file) if value == "CALL" else value
-
-
-@pytest.mark.parametrize("case", FILES)
+@pytest.mark.parametrize("case", CASES)
 def test_from_an_experiment_file(shell: Any, case: str, toy: dict[str, str]) -> None:
     content, words = FILES[case]
     folder = shell.path / "conf" / "experiment"
     folder.mkdir(parents=True)
-    text = yaml.safe_dump(_with_call(content, shell.path / "called"))
+    text = yaml.safe_dump(with_call(content, shell.path / "called"))
     (folder / "attack.yaml").write_text(f"# @package _global_\n{text}")
     many = ["-m"] if "sweep" in case else []
     # Hydra wants its own options before the overrides.
