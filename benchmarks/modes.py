@@ -54,7 +54,7 @@ def stepper(scale: str, batches: list[TranslationBatch]) -> Callable[[int], None
             smoothing=0.0,
         ) / len(real)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return step
@@ -90,15 +90,16 @@ def main() -> None:
                 steps[scale](number)
             times[scale].append((time.perf_counter() - start) / options.steps)
     store = find_store(options.uri, project_root())
-    rows = []
+    rows: list[tuple[str, float, float, float, float]] = []
     for scale, taken in times.items():
         ratios = [a / b for a, b in zip(taken, times["sqrt"], strict=True)]
         ratio = statistics.median(ratios)
-        rows.append([scale, 1000 * statistics.median(taken), ratio, min(ratios), max(ratios)])
+        milliseconds = 1000 * statistics.median(taken)
+        rows.append((scale, milliseconds, ratio, min(ratios), max(ratios)))
         record = Record.start(
             store, experiment="benchmarks", name=scale, tags={"kind": "mode_cost"}
         )
-        record.points({"bench/step_ratio": ratio, "bench/step_ms": rows[-1][1]}, 0)
+        record.points({"bench/step_ratio": ratio, "bench/step_ms": milliseconds}, 0)
         record.end(FINISHED)
     print(tabulate(rows, headers=["mode", "ms/step", "÷ sqrt", "least", "most"], floatfmt=".2f"))
 

@@ -103,6 +103,7 @@ def record(runs: Mapping[str, list[str]], file: Path) -> None:
                 [*overrides, f"tracking.uri={store}"], folder=Path(folder, f"{number}")
             )
             run_id = run(config).run_id
+            assert run_id is not None
             client = MlflowClient(store)
             keys = client.get_run(run_id).data.metrics
             metrics[name] = {

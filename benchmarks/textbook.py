@@ -26,7 +26,8 @@ class Autoencoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Reconstruct x."""
         scores = self.query(x) @ self.key(x).transpose(-2, -1) / self.d_k**0.5
-        return self.output(scores.softmax(dim=-1) @ self.value(x))
+        reconstructed: Tensor = self.output(scores.softmax(dim=-1) @ self.value(x))
+        return reconstructed
 
 
 def train(*, epochs: int, d_model: int, d_k: int) -> dict[str, float]:

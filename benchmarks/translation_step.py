@@ -35,7 +35,7 @@ from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import PADDING
 from attnscale.experiment import run
 from attnscale.experiment.allocator import set_allocator
-from attnscale.experiment.assemble import make_data, make_model
+from attnscale.experiment.assemble import make_data, make_model, scale_factory
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer
 
@@ -144,7 +144,7 @@ def bare(options: argparse.Namespace, *, textbook: bool) -> float:
         model: nn.Module = Textbook(sizes, config["model"])
         optimizer = torch.optim.Adam(model.parameters(), lr=5e-4)
     else:
-        model = make_model(config, sizes)
+        model = make_model(config, scale_factory(config), sizes)
         optimizer = torch.optim.Adam(model.parameters(), lr=5e-4, fused=True)
 
     def loss_of(batch: TranslationBatch) -> Tensor:

@@ -1,6 +1,6 @@
 """Types of the roots of the apps beside ``train``; see ``schema.py``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from attnscale.config.schema import MISSING
@@ -25,6 +25,7 @@ class TranslateConfig:
     output: str = MISSING
     batch_sentences: int = MISSING
     device: str = MISSING
+    allow: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -53,6 +54,7 @@ class EvaluateConfig:
     trainer: EvaluateTrainerConfig = MISSING
     tracking: Any = MISSING
     folder: str = MISSING
+    allow: list[str] = field(default_factory=list)
 
 
 @dataclass

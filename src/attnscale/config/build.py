@@ -1,31 +1,24 @@
-"""From configuration to objects: composition types, bounded ``_target_``, project paths.
+"""From the command line to a plain configuration: composition types, project paths.
 
-Hydra's ``instantiate`` calls whatever a configuration names, and a test on the name alone is walked
-around by a path through a module's imports. :func:`build` therefore checks the name, then where the
-object that it resolves to was defined, then the arguments, and only then calls it.
+What a ``_target_`` in it may be, and how it is called, is in ``config/targets.py``.
 """
 
-import inspect
 import json
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException
-from hydra.utils import get_object
-from hydra.utils import instantiate as hydra_instantiate  # noqa: TID251 -- the one place
 from omegaconf import DictConfig, OmegaConf
 
 from attnscale.config.app_schema import APP_GROUPS
 from attnscale.config.schema import GROUPS, AttentionConfig
-
-ALLOWED_TARGETS = ("attnscale", "torch", "pytorch_lightning", "torchmetrics")
+from attnscale.config.targets import NO_ALLOWANCE, Targets
 
 
 def project_root() -> Path:
@@ -34,68 +27,55 @@ def project_root() -> Path:
     return checkout if (checkout / "conf" / "train.yaml").is_file() else Path.cwd()
 
 
-def _inside(module: str) -> bool:
-    return any(module == top or module.startswith(f"{top}.") for top in ALLOWED_TARGETS)
-
-
-def build(node: Mapping[str, Any], **arguments: Any) -> Any:
-    """Call what ``node["_target_"]`` names, with the node's other keys and ``arguments``.
-
-    Args:
-        node: A plain mapping with ``_target_`` and keyword arguments.
-        arguments: Further keyword arguments, such as objects that a configuration cannot hold.
-
-    Raises:
-        ValueError: If the target is missing, unknown, defined outside the packages of
-            :data:`ALLOWED_TARGETS`, or called with arguments that it does not have.
-    """
-    target = node.get("_target_")
-    if not isinstance(target, str):
-        raise ValueError(f"_target_ is missing in {dict(node)}")
-    allowed = ", ".join(ALLOWED_TARGETS)
-    if not _inside(target.rpartition(".")[0]):
-        raise ValueError(f"_target_={target}: allowed are names in {allowed}")
-    try:
-        found = get_object(target)
-    except (HydraException, ImportError, ValueError, AttributeError) as error:
-        raise ValueError(f"_target_={target}: cannot be found: {error}") from error
-    if not callable(found) or not _inside(getattr(found, "__module__", "") or ""):
-        raise ValueError(f"_target_={target}: leads out of {allowed}")
-    keys = {key: value for key, value in node.items() if key != "_target_"}
-    try:
-        inspect.signature(found).bind(**keys, **arguments)
-    except TypeError as error:
-        raise ValueError(f"_target_={target}: {error}") from error
-    made = hydra_instantiate({"_target_": target, "_partial_": True, "_convert_": "all", **keys})
-    return made(**arguments)
-
-
-def plain(config: DictConfig) -> dict[str, Any]:
+def plain(config: DictConfig, targets: Targets = NO_ALLOWANCE) -> dict[str, Any]:
     """Resolve a composed configuration into plain dictionaries, lists and values.
 
+    The names of its targets are checked, without importing anything. ``allow`` is left out: it is
+    not part of what a run is.
+
+    Args:
+        config: As composed, ``hydra`` left out.
+        targets: Those of the command line.
+
     Raises:
-        ValueError: If a value is missing or an interpolation leads nowhere.
+        ValueError: If a target is not allowed, or if ``allow`` was set anywhere but on the command
+            line.
+        OmegaConfBaseException: If a value is missing or an interpolation leads nowhere.
     """
-    made = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    assert isinstance(made, dict)
-    return {str(key): value for key, value in made.items()}
+    container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    assert isinstance(container, dict)
+    values = {str(key): value for key, value in container.items()}
+    composed = values.pop("allow", [])
+    if list(composed) != list(targets.allow):
+        raise ValueError(
+            f"allow=[{', '.join(map(str, composed))}]: counts on the command line only, which says "
+            f"allow=[{', '.join(targets.allow)}]"
+        )
+    targets.check_names(values)
+    return values
 
 
-def compose(overrides: Sequence[str], *, folder: Path, root: str = "train") -> dict[str, Any]:
+def compose(
+    overrides: Sequence[str], *, folder: Path, root: str = "train", allow: Sequence[str] = ()
+) -> dict[str, Any]:
     """Compose a plain configuration without Hydra's command line.
 
     Args:
         overrides: As on the command line, such as ``["attention.scale=none", "model.d_k=16"]``.
         folder: Where the run writes.
         root: File in ``conf/`` to start from.
+        allow: Packages whose classes it may name; :func:`attnscale.experiment.run` wants them too.
 
     Raises:
         HydraException: If an override does not fit.
+        ValueError: If a target is not allowed.
     """
     register()
+    targets = Targets(tuple(allow))
+    own = [f"allow=[{','.join(targets.allow)}]"] if targets.allow else []
     with initialize_config_dir(str(project_root() / "conf"), version_base="1.3"):
-        made = hydra_compose(root, [*overrides, f"folder={json.dumps(str(folder))}"])
-    return plain(made)
+        composed = hydra_compose(root, [*overrides, f"folder={json.dumps(str(folder))}", *own])
+    return plain(composed, targets)
 
 
 def scale_modes() -> str:

@@ -1,9 +1,11 @@
 """Types of the configuration. Values live in ``conf/`` only, so nothing here has a default.
 
+The one exception is ``allow``, which no file may set.
+
 A misspelt key or a wrong type ends composition, before any job of a sweep starts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 MISSING: Any = "???"
@@ -244,6 +246,8 @@ class TrainConfig:
     folder: str = MISSING
     report: bool = MISSING
     tags: dict[str, Any] = MISSING
+    # With its value here and not in conf/: a file that sets it is then seen, and refused.
+    allow: list[str] = field(default_factory=list)
 
 
 GROUPS: dict[tuple[str, str], type] = {

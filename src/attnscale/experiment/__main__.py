@@ -1,13 +1,16 @@
 """One process of a run of several: ``torchrun -m attnscale.experiment FILE``. Knows no Hydra."""
 
+import argparse
 import json
 import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from attnscale.config.targets import Targets
 from attnscale.experiment.processes import RESULT_FILE
 from attnscale.experiment.train import train
 from attnscale.tracking.record import Record
@@ -18,8 +21,13 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def main(path: Path) -> int:
-    """Train as one of several processes, and return the exit status."""
+def main(path: Path, allow: Sequence[str] = ()) -> int:
+    """Train as one of several processes, and return the exit status.
+
+    Args:
+        path: The file with the configuration.
+        allow: A person's own packages.
+    """
     signal.signal(signal.SIGTERM, _stop)
     rank = int(os.environ["RANK"])
     task = json.loads(path.read_text())
@@ -29,7 +37,7 @@ def main(path: Path) -> int:
         record = None
         if rank == 0 and task["run_id"]:
             record = Record.attach(find_store(task["store"], folder), task["run_id"])
-        result = train(config, record)
+        result = train(config, record, Targets(tuple(allow)))
         if record is not None:
             record.flush(patient=True)
         if rank == 0:
@@ -47,4 +55,8 @@ def main(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--allow", action="append", default=[])
+    parser.add_argument("path", type=Path)
+    arguments = parser.parse_args()
+    sys.exit(main(arguments.path, arguments.allow))

@@ -12,7 +12,7 @@ from torch import nn
 
 from attnscale import __version__
 from attnscale.attention import MultiHeadAttention, ScaleFactory, choose_scale
-from attnscale.config.build import build
+from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.data.statistics import statistics
 from attnscale.experiment.checkpoints import load_checkpoint, take_vocabularies
 from attnscale.experiment.processes import processes_wanted
@@ -62,9 +62,9 @@ def batches_counted(config: Mapping[str, Any]) -> bool:
     )
 
 
-def make_data(config: Mapping[str, Any]) -> Any:
+def make_data(config: Mapping[str, Any], targets: Targets = NO_ALLOWANCE) -> Any:
     """Build the data module, and tell it how batches are counted."""
-    data = build(config["data"])
+    data: Any = targets.build(config["data"], pl.LightningDataModule, "data")
     trainer = config["trainer"]
     block = config["task"]["block"]
     if block < 1:
@@ -90,7 +90,10 @@ def check_lengths(config: Mapping[str, Any]) -> None:
 
 
 def make_model(
-    config: Mapping[str, Any], scale: ScaleFactory, arguments: Mapping[str, Any]
+    config: Mapping[str, Any],
+    scale: ScaleFactory,
+    arguments: Mapping[str, Any],
+    targets: Targets = NO_ALLOWANCE,
 ) -> nn.Module:
     """Build the model.
 
@@ -98,15 +101,15 @@ def make_model(
         config: The plain configuration.
         scale: Makes the scale of each attention.
         arguments: What the model must know of the data.
+        targets: Which classes the configuration may name.
     """
     attention = partial(MultiHeadAttention, scale=scale, backend=config["attention"]["backend"])
-    model = build(config["model"], attention=attention, **arguments)
-    assert isinstance(model, nn.Module)
+    model = targets.build(config["model"], nn.Module, "model", attention=attention, **arguments)
     reparametrise(model, config["attention"]["sigma_reparam"])
     return model
 
 
-def _optimizer_maker(config: Mapping[str, Any]) -> Any:
+def _optimizer_maker(config: Mapping[str, Any], targets: Targets) -> Any:
     node = {k: v for k, v in config["optimizer"].items() if k not in ("schedule", "warmup_steps")}
     lr = node["lr"]
     if not (math.isfinite(lr) and lr >= 0):
@@ -114,11 +117,14 @@ def _optimizer_maker(config: Mapping[str, Any]) -> Any:
     if node["fused"] is None:
         # With scaled gradients a fused optimizer unscales by itself, after the norms were measured.
         node["fused"] = config["trainer"]["precision"] not in ("16-mixed", "16", 16)
-    return lambda groups: build(node, params=groups)
+    return lambda groups: targets.build(node, torch.optim.Optimizer, "optimizer", params=groups)
 
 
 def make_task(
-    config: Mapping[str, Any], model: nn.Module, record: Mapping[str, Any]
+    config: Mapping[str, Any],
+    model: nn.Module,
+    record: Mapping[str, Any],
+    targets: Targets = NO_ALLOWANCE,
 ) -> SteppedModule:
     """Build the LightningModule."""
     trainer, optimizer = config["trainer"], config["optimizer"]
@@ -141,24 +147,32 @@ def make_task(
                 f"attention.sigma_reparam={attention['sigma_reparam']}, which sets the norms anew"
             )
         clip = QKClip(model, threshold=attention["qk_clip"], alpha=attention["qk_clip_alpha"])
-    made = build(
+    return targets.build(
         node,
+        SteppedModule,
+        "task",
         model=model,
-        make_optimizer=_optimizer_maker(config),
+        make_optimizer=_optimizer_maker(config, targets),
         stepping=stepping,
         record=record,
         qk_clip=clip,
     )
-    assert isinstance(made, SteppedModule)
-    return made
 
 
-def assemble(config: Mapping[str, Any], record: Record | None) -> Parts:
+def assemble(
+    config: Mapping[str, Any], record: Record | None, targets: Targets = NO_ALLOWANCE
+) -> Parts:
     """Build everything for one run, model weights seeded by ``seed``.
+
+    Args:
+        config: The plain configuration.
+        record: Where points go, or None on the processes that do not record.
+        targets: Which classes the configuration may name.
 
     Raises:
         ValueError: If a value is not allowed, naming its key.
     """
+    targets.check(config)
     quiet_warnings()
     check_trainer_keys(config)
     pl.seed_everything(config["seed"], workers=True, verbose=False)
@@ -166,19 +180,19 @@ def assemble(config: Mapping[str, Any], record: Record | None) -> Parts:
         if config["threads"] < 1:
             raise ValueError(f"threads={config['threads']}: must be at least 1, or null")
         torch.set_num_threads(config["threads"])
-    data = make_data(config)
+    data = make_data(config, targets)
     measured: dict[str, float] | None = None
     if config["checkpoint"] is not None:
-        state = load_checkpoint(config["checkpoint"])
+        state = load_checkpoint(config["checkpoint"], targets)
         take_vocabularies(data, state)
         measured = state["attnscale"].get("statistics")
-    trainer = make_trainer(config, record)
+    trainer = make_trainer(config, record, targets)
     check_lengths(config)
     arguments = data.model_arguments()
     scale = scale_factory(config)
     if measured is None:
         measured = dict(statistics(data, tuple(scale.kind.statistics.values())))
-    model = make_model(config, replace(scale, statistics=measured), arguments)
+    model = make_model(config, replace(scale, statistics=measured), arguments, targets)
     if trainer.world_size != processes_wanted(config["trainer"]):
         raise ValueError(
             f"trainer.devices={config['trainer']['devices']}: wants "
@@ -191,4 +205,4 @@ def assemble(config: Mapping[str, Any], record: Record | None) -> Parts:
         "data": data.record(),
         "statistics": measured,
     }
-    return Parts(data, make_task(config, model, keep), trainer)
+    return Parts(data, make_task(config, model, keep, targets), trainer)

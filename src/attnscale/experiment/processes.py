@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,14 @@ def _first_error(folder: Path) -> str | None:
     return None if found is None else f"rank {found['rank']}: {found['type']}: {found['message']}"
 
 
-def run_in_processes(config: Mapping[str, Any], *, n: int, run_id: str | None, store: str) -> None:
+def run_in_processes(
+    config: Mapping[str, Any],
+    *,
+    n: int,
+    run_id: str | None,
+    store: str,
+    allow: Sequence[str] = (),
+) -> None:
     """Train in ``n`` processes of this machine; the result is left in the run's folder.
 
     Args:
@@ -121,6 +128,8 @@ def run_in_processes(config: Mapping[str, Any], *, n: int, run_id: str | None, s
         n: Number of processes.
         run_id: The MLflow run that the main process writes to.
         store: MLflow's tracking URI.
+        allow: A person's own packages; given on the command line of each process, so that no file
+            can widen what is allowed.
 
     Raises:
         ProcessFailedError: If one of them failed; the others are ended then.
@@ -140,7 +149,8 @@ def run_in_processes(config: Mapping[str, Any], *, n: int, run_id: str | None, s
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
         *("--nproc-per-node", str(n), "--log-dir", str(folder / "processes")),
-        *("-m", "attnscale.experiment", str(folder / CONFIG_FILE)),
+        *("-m", "attnscale.experiment", *(f"--allow={package}" for package in allow)),
+        str(folder / CONFIG_FILE),
     ]
     # A session of its own, so that a Ctrl-C at the terminal reaches it once, from here.
     with (folder / "processes.log").open("w") as output:

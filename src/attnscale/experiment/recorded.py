@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from attnscale.config.build import project_root
+from attnscale.config.targets import Targets
 from attnscale.experiment.processes import (
     RESULT_FILE,
     launched_from_outside,
@@ -99,7 +100,11 @@ def _close(record: Record, result: Result, folder: Path) -> None:
 
 
 def run(
-    config: Mapping[str, Any], *, parent: str | None = None, tags: Mapping[str, str] | None = None
+    config: Mapping[str, Any],
+    *,
+    parent: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    allow: Sequence[str] = (),
 ) -> Result:
     """Train, validate, test and record one model.
 
@@ -110,29 +115,35 @@ def run(
         config: The plain configuration.
         parent: MLflow run id of the sweep that the run belongs to.
         tags: Further tags of the run.
+        allow: Packages of your own whose classes the configuration may name.
 
     Returns:
         The result, in plain values.
 
     Raises:
-        ValueError: If a value is not allowed, naming its key; the run is then FAILED.
+        ValueError: If a value is not allowed, naming its key. If it is a target there is no run,
+            else the run is FAILED.
         ProcessFailedError: If a process of a run of several failed; the run is then FAILED.
         KeyboardInterrupt: On Ctrl-C; the run is then KILLED.
     """
+    targets = Targets(tuple(allow))
+    targets.check(config)
     folder = _folder(config)
     store = find_store(config["tracking"]["uri"], project_root())
     if rank() != 0:
-        return train(config, None)
+        return train(config, None, targets)
     record = _open(config, store, folder, parent, tags or {})
     status = FAILED
     try:
         _describe(record, config)
         n = processes_wanted(config["trainer"])
         if n > 1 and launched_from_outside() is None:
-            run_in_processes(config, n=n, run_id=record.run_id, store=store.uri)
+            run_in_processes(
+                config, n=n, run_id=record.run_id, store=store.uri, allow=targets.allow
+            )
             result = Result.load(folder / RESULT_FILE)
         else:
-            result = train(config, record)
+            result = train(config, record, targets)
         name = json.loads((folder / RUN_FILE).read_text())["name"]
         result = dataclasses.replace(result, name=name)
         _close(record, result, folder)

@@ -16,6 +16,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attnscale.callbacks.checkpoint import BestCheckpoint
+from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.experiment.allocator import give_back, set_allocator
 from attnscale.experiment.assemble import Parts, assemble
 from attnscale.experiment.result import WORST, Result
@@ -90,12 +91,15 @@ def _checkpoints(parts: Parts) -> tuple[str | None, str | None]:
     return first, second
 
 
-def train(config: Mapping[str, Any], record: Record | None) -> Result:
+def train(
+    config: Mapping[str, Any], record: Record | None, targets: Targets = NO_ALLOWANCE
+) -> Result:
     """Train, validate and test one model in this process.
 
     Args:
         config: The plain configuration.
         record: Where points go, or None on the processes that do not record.
+        targets: Which classes the configuration may name.
 
     Returns:
         The result; figures are the same on every process.
@@ -105,7 +109,7 @@ def train(config: Mapping[str, Any], record: Record | None) -> Result:
     """
     changed = set_allocator(config["allocator"])
     try:
-        return _train(config, record)
+        return _train(config, record, targets)
     finally:
         if changed:
             give_back()
@@ -123,9 +127,9 @@ def _size_of_data(parts: Parts) -> dict[str, float]:
     }
 
 
-def _train(config: Mapping[str, Any], record: Record | None) -> Result:
+def _train(config: Mapping[str, Any], record: Record | None, targets: Targets) -> Result:
     _forget_peak()
-    parts = assemble(config, record)
+    parts = assemble(config, record, targets)
     module, trainer = parts.module, parts.trainer
     fitting = trainer.limit_train_batches != 0
     checkpoint = config["checkpoint"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.data.vocabulary import BEGIN, END, PADDING, Preprocessing, Vocabulary
 from attnscale.decoding.greedy import greedy
 from attnscale.experiment.assemble import make_model, scale_factory
@@ -17,13 +18,18 @@ from attnscale.model.transformer import Transformer
 class Translator:
     """Translates text with the model of a checkpoint."""
 
-    def __init__(self, path: str, device: str = "cpu") -> None:
+    def __init__(self, path: str, device: str = "cpu", targets: Targets = NO_ALLOWANCE) -> None:
         """Load model, vocabularies and preprocessing.
+
+        Args:
+            path: The checkpoint.
+            device: Where the model runs.
+            targets: Which classes the checkpoint's configuration may name.
 
         Raises:
             ValueError: If the checkpoint holds no translation model.
         """
-        state = load_checkpoint(path)
+        state = load_checkpoint(path, targets)
         config, kept = state["attnscale"]["config"], state["attnscale"]["data"]
         if not kept:
             raise ValueError(f"checkpoint={path}: holds no translation model")
@@ -35,7 +41,8 @@ class Translator:
         self.max_length = data["max_length"]
         sizes = {"source_size": len(self.source), "target_size": len(self.target)}
         statistics = state["attnscale"].get("statistics") or {}
-        model = make_model(config, replace(scale_factory(config), statistics=statistics), sizes)
+        scale = replace(scale_factory(config), statistics=statistics)
+        model = make_model(config, scale, sizes, targets)
         assert isinstance(model, Transformer)
         prefix = "model."
         weights = {

@@ -4,14 +4,14 @@ import inspect
 import logging
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 
-from attnscale.config.build import build
+from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.experiment.processes import launched_from_outside
 from attnscale.tracking.logger import MLflowLogger
 from attnscale.tracking.record import Record
@@ -29,10 +29,12 @@ OWN_TRAINER_KEYS = (
 )
 """Arguments of Lightning's Trainer that this project carries out itself, with the same meaning."""
 
+T = TypeVar("T")
+
 QUIET_LOGGERS = ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch")
 
 
-def _callbacks(config: Mapping[str, Any]) -> list[pl.Callback]:
+def _callbacks(config: Mapping[str, Any], targets: Targets) -> list[pl.Callback]:
     trainer = config["trainer"]
     wanted = {name: node for name, node in config["callbacks"].items() if node is not None}
     validated = trainer["limit_val_batches"] != 0
@@ -43,8 +45,20 @@ def _callbacks(config: Mapping[str, Any]) -> list[pl.Callback]:
         skipped |= {"best", "last"}
     if not validated:
         skipped.add("best")
-    own = [build(node) for name, node in wanted.items() if name not in skipped]
-    return own + [build(node) for node in trainer["callbacks"] or []]
+    own = [
+        targets.build(node, pl.Callback, f"callbacks.{name}")
+        for name, node in wanted.items()
+        if name not in skipped
+    ]
+    return own + _each(trainer, "callbacks", pl.Callback, targets)
+
+
+def _each(trainer: Mapping[str, Any], key: str, kind: type[T], targets: Targets) -> list[T]:
+    """Build the nodes of a list in ``trainer``, which may be null."""
+    return [
+        targets.build(node, kind, f"trainer.{key}[{i}]")
+        for i, node in enumerate(trainer[key] or [])
+    ]
 
 
 def _environment() -> Any:
@@ -58,7 +72,9 @@ def _environment() -> Any:
     return LightningEnvironment()
 
 
-def make_trainer(config: Mapping[str, Any], record: Record | None) -> pl.Trainer:
+def make_trainer(
+    config: Mapping[str, Any], record: Record | None, targets: Targets = NO_ALLOWANCE
+) -> pl.Trainer:
     """Build Lightning's Trainer from the keys of ``trainer``.
 
     Raises:
@@ -68,20 +84,24 @@ def make_trainer(config: Mapping[str, Any], record: Record | None) -> pl.Trainer
     keys = {k: v for k, v in trainer.items() if k not in OWN_TRAINER_KEYS}
     if trainer["limit_train_batches"] == 0:
         keys["limit_train_batches"] = 0
+    for name, kind in (("strategy", pl.strategies.Strategy), ("profiler", pl.profilers.Profiler)):
+        if isinstance(trainer[name], Mapping):
+            keys[name] = targets.build(trainer[name], kind, f"trainer.{name}")
     loggers: list[Any] = []
     if trainer["logger"] is True and record is not None:
         loggers = [MLflowLogger(record)]
     elif isinstance(trainer["logger"], list):
-        loggers = [build(node) for node in trainer["logger"]]
+        loggers = _each(trainer, "logger", pl.loggers.Logger, targets)
     elif trainer["logger"] not in (True, False, None):
         raise ValueError(f"trainer.logger={trainer['logger']}: allowed are true, false or a list")
-    plugins = [build(node) for node in trainer["plugins"] or []]
+    # Lightning's plug-ins have no common base; the Trainer refuses what is none.
+    plugins: list[Any] = _each(trainer, "plugins", object, targets)
     environment = _environment()
     if environment is not None:
         plugins.append(environment)
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
-    callbacks = _callbacks(config)
+    callbacks = _callbacks(config, targets)
     try:
         made = pl.Trainer(
             **keys,

@@ -15,6 +15,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from attnscale.config.build import register
+from attnscale.config.hydra_section import bounded_hydra
 from attnscale.experiment.result import RUN_FILE
 from attnscale.sweep import state
 from attnscale.sweep.job import JOB_FILE, USER_ERRORS, answer, reason, run_job, wants_traceback
@@ -108,7 +109,8 @@ def launch(main: Callable[[], Any]) -> None:
     problem: str | None = None
     code = 0
     try:
-        main()
+        with bounded_hydra():
+            main()
     except KeyboardInterrupt as stop:
         code = 143 if isinstance(stop, Terminated) else 130
         problem = "Stopped."

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
-from attnscale.config.build import project_root
+from attnscale.config.build import plain, project_root
+from attnscale.config.targets import Targets
 from attnscale.sweep import state
-from attnscale.sweep.overrides import check, describe, swept_keys
+from attnscale.sweep.overrides import allowed, check, describe, parse, swept_keys
 from attnscale.sweep.screen import shown_path
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
@@ -24,6 +26,20 @@ def _parameters(config: DictConfig) -> dict[str, Any]:
     made = {} if params is None else OmegaConf.to_container(params, resolve=True)
     assert isinstance(made, dict)
     return {str(key): value for key, value in made.items()}
+
+
+def _check_targets(config: DictConfig, targets: Targets) -> None:
+    """Check what all jobs share; each job checks its own configuration once more."""
+    shared = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    with open_dict(shared):
+        # Hydra knows it when a job starts.
+        shared.folder = ""
+    try:
+        values = plain(shared, targets)
+    except OmegaConfBaseException:
+        # What a job alone can resolve.
+        return
+    targets.check(values)
 
 
 class SweepHook(Callback):
@@ -40,7 +56,12 @@ class SweepHook(Callback):
     def _start(self, config: DictConfig) -> None:
         overrides = list(config.hydra.overrides.task)
         params = _parameters(config)
-        given = [*(f"{key}={value}" for key, value in params.items()), *overrides]
+        from_file = [f"{key}={value}" for key, value in params.items()]
+        given = [*from_file, *overrides]
+        targets = Targets(allowed(sys.argv[1:]))
+        if any(override.key_or_group == "allow" for override in parse(from_file)):
+            raise ValueError("hydra.sweeper.params.allow: counts on the command line only")
+        _check_targets(config, targets)
         if "model" in config:
             check(given, config.attention.scale)
         folder = Path(str(config.hydra.sweep.dir))
@@ -78,6 +99,7 @@ class SweepHook(Callback):
                     "described": described,
                     "store": store.uri,
                     "overrides": overrides,
+                    "allow": targets.allow,
                 },
                 indent=1,
             )

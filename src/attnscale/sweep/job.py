@@ -14,11 +14,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from attnscale.config.build import plain, project_root
+from attnscale.config.targets import Targets
 from attnscale.experiment import Result
 from attnscale.experiment.result import WORST, default_name
 from attnscale.sweep import state
 from attnscale.sweep.hooks import SWEEP_FILE
-from attnscale.sweep.overrides import check, describe
+from attnscale.sweep.overrides import allowed, check, describe
 from attnscale.sweep.resume import resumed_config
 from attnscale.sweep.screen import log, run_table, say
 from attnscale.tracking.store import Store, find_store
@@ -69,24 +70,33 @@ def _announce(store: Store) -> None:
     say(f"See it with: {store.ui_command()}")
 
 
+def _targets(sweep: dict[str, Any] | None) -> Targets:
+    """Return the bounds of the command line; a sweep's jobs may run where nobody typed one."""
+    return Targets(allowed(sys.argv[1:]) if sweep is None else tuple(sweep["allow"]))
+
+
 def _run(config: DictConfig, sweep: dict[str, Any] | None, name: str) -> Result:
     overrides = list(HydraConfig.get().overrides.task)
-    made = plain(config)
+    targets = _targets(sweep)
+    made = plain(config, targets)
     tags = {"overrides": " ".join(overrides), "kind": "run"}
     if made["checkpoint"] is not None:
-        made = resumed_config(made, overrides)
+        targets.check(made)
+        made = resumed_config(made, overrides, targets)
     if sweep is None:
         check(overrides, made["attention"]["scale"])
         name = f"{default_name(made)} ({_mark(Path(made['folder']))})"
     else:
         tags |= {"sweep": sweep["name"], "job": str(HydraConfig.get().job.num)}
     made["tracking"]["run_name"] = made["tracking"]["run_name"] or name
+    targets.check(made)
     if sweep is None:
         _announce(find_store(made["tracking"]["uri"], project_root()))
     # Seconds of importing, which a mistake above should not wait for.
     from attnscale.experiment import run
 
-    return run(made, parent=None if sweep is None else sweep["parent"], tags=tags)
+    parent = None if sweep is None else sweep["parent"]
+    return run(made, parent=parent, tags=tags, allow=targets.allow)
 
 
 def _mark(folder: Path) -> str:

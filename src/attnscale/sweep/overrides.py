@@ -21,6 +21,7 @@ _DULL = (
     "folder",
     "checkpoint",
     "threads",
+    "allow",
 )
 
 
@@ -44,6 +45,27 @@ def _values(override: Override) -> list[Any]:
         return list(override.sweep_iterator())
     except HydraException:
         return []
+
+
+def allowed(arguments: Iterable[str]) -> tuple[str, ...]:
+    """Return the packages of ``allow=[...]`` on a command line.
+
+    What a person typed is asked here, and not the composed value nor Hydra's list of overrides: a
+    file can set both.
+
+    Args:
+        arguments: The command line's arguments.
+
+    Raises:
+        ValueError: If it is swept, or not a list of names.
+    """
+    lines = [text for text in arguments if re.match(r"\+{0,2}allow=", text)]
+    for override in parse(lines[-1:]):
+        packages = None if override.is_sweep_override() else override.value()
+        if not isinstance(packages, list):
+            raise ValueError(f"{override.input_line}: must be one list of packages, allow=[mine]")
+        return tuple(str(package) for package in packages)
+    return ()
 
 
 def check(overrides: Iterable[str], composed_scale: object) -> None:

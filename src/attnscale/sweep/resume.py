@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.sweep.overrides import parse
 
 FREE = (
@@ -16,6 +17,7 @@ FREE = (
     "folder",
     "checkpoint",
     "hydra",
+    "allow",
 )
 """Sections that a resumed run may set anew; the others belong to what was trained."""
 
@@ -27,15 +29,16 @@ MOVABLE = ("data.dir", "data.cache", "data.address")
 """Where the data are; they may have moved."""
 
 
-def stored_config(path: str) -> dict[str, Any]:
+def stored_config(path: str, targets: Targets = NO_ALLOWANCE) -> dict[str, Any]:
     """Return the configuration that a checkpoint carries.
 
     Raises:
-        ValueError: If the file is missing, unreadable, or not a checkpoint of this project.
+        ValueError: If the file is missing, unreadable, not a checkpoint of this project, or names a
+            target that is not allowed.
     """
     from attnscale.experiment.checkpoints import load_checkpoint
 
-    config = load_checkpoint(path)["attnscale"]["config"]
+    config = load_checkpoint(path, targets)["attnscale"]["config"]
     assert isinstance(config, dict)
     return config
 
@@ -53,17 +56,20 @@ def _set(config: dict[str, Any], keys: list[str], value: Any) -> None:
     config[keys[-1]] = value
 
 
-def resumed_config(composed: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+def resumed_config(
+    composed: Mapping[str, Any], overrides: Iterable[str], targets: Targets = NO_ALLOWANCE
+) -> dict[str, Any]:
     """Return the checkpoint's configuration with what the command line changes.
 
     Args:
         composed: The configuration as composed, ``checkpoint`` set.
         overrides: The command line's overrides; only these may differ from the checkpoint.
+        targets: Which classes the checkpoint's configuration may name.
 
     Raises:
         ValueError: If an override contradicts what was trained, naming both values.
     """
-    stored = stored_config(composed["checkpoint"])
+    stored = stored_config(composed["checkpoint"], targets)
     made = copy.deepcopy(stored)
     # What belongs to the new run and not to the one that wrote the checkpoint.
     made |= {

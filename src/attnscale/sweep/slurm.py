@@ -19,6 +19,7 @@ from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher
 from omegaconf import OmegaConf
 
+from attnscale.config.hydra_section import bounded_hydra
 from attnscale.experiment.result import WORST
 from attnscale.sweep.job import write_outcome
 
@@ -58,6 +59,13 @@ def _finished(job: Any, folder: Path, overrides: Sequence[str]) -> JobReturn:
 
 class SlurmSweepLauncher(SlurmLauncher):  # type: ignore[misc]
     """Submits all jobs of a sweep at once, and waits for all of them."""
+
+    def __call__(self, *arguments: Any) -> JobReturn:
+        """Run a job where Slurm put it, composed under the same bounds as here."""
+        with bounded_hydra():
+            result = super().__call__(*arguments)
+        assert isinstance(result, JobReturn)
+        return result
 
     def _executor(self) -> Any:
         import submitit

@@ -11,15 +11,19 @@ from omegaconf import DictConfig
 from tabulate import tabulate
 
 from attnscale.config.build import plain, project_root
+from attnscale.config.targets import Targets
+from attnscale.sweep.overrides import allowed
 from attnscale.sweep.screen import COLUMNS, number, say
 from attnscale.tracking.store import find_store
 
 
-def _checkpoint(config: DictConfig) -> dict[str, Any]:
-    made = plain(config)
+def _checkpoint(config: DictConfig) -> tuple[dict[str, Any], Targets]:
+    targets = Targets(allowed(sys.argv[1:]))
+    made = plain(config, targets)
+    targets.check(made)
     if made["checkpoint"] is None:
         raise ValueError("checkpoint is missing: give checkpoint=PATH")
-    return made
+    return made, targets
 
 
 def translate(config: DictConfig) -> None:
@@ -31,8 +35,8 @@ def translate(config: DictConfig) -> None:
     from attnscale.data.corpus import decode_line, read_lines
     from attnscale.experiment.trained import Translator
 
-    made = _checkpoint(config)
-    translator = Translator(made["checkpoint"], made["device"])
+    made, targets = _checkpoint(config)
+    translator = Translator(made["checkpoint"], made["device"], targets)
     given: Iterable[str]
     if made["input"] == "-":
         given = (
@@ -63,8 +67,8 @@ def evaluate(config: DictConfig) -> None:
     from attnscale.experiment.checkpoints import load_checkpoint
     from attnscale.experiment.trained import evaluation_config
 
-    made = _checkpoint(config)
-    state = load_checkpoint(made["checkpoint"])
+    made, targets = _checkpoint(config)
+    state = load_checkpoint(made["checkpoint"], targets)
     data = {
         key: value for key, value in made["data"].items() if key != "split" and value is not None
     }
@@ -79,7 +83,8 @@ def evaluate(config: DictConfig) -> None:
     store = find_store(made["tracking"]["uri"], project_root())
     say(f"Recording to {store.uri} ({store.origin})")
     overrides = " ".join(HydraConfig.get().overrides.task)
-    result = run(wanted, tags={"kind": "evaluation", "overrides": overrides})
+    tags = {"kind": "evaluation", "overrides": overrides}
+    result = run(wanted, tags=tags, allow=targets.allow)
     figures = {name: value for name, value in result.metrics.items() if name.startswith("test/")}
     split = made["data"]["split"]
     rows = [

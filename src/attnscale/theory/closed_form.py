@@ -37,15 +37,15 @@ _DEBYE_FROM_ORDER = 50.0
 def variance_general(
     cov_q: Float[Tensor, "d_k d_k"],
     cov_k: Float[Tensor, "d_k d_k"],
-    mean_q: Float[Tensor, "d_k"],
-    mean_k: Float[Tensor, "d_k"],
+    mean_q: Float[Tensor, " d_k"],
+    mean_k: Float[Tensor, " d_k"],
 ) -> float:
     """Return Var(q·k) of independent q and k with any means and covariances."""
     spread = (cov_q * cov_k.T).sum()
     return float(spread + mean_q @ cov_k @ mean_q + mean_k @ cov_q @ mean_k)
 
 
-def variance_given_query(q: Float[Tensor, "d_k"], cov_k: Float[Tensor, "d_k d_k"]) -> float:
+def variance_given_query(q: Float[Tensor, " d_k"], cov_k: Float[Tensor, "d_k d_k"]) -> float:
     """Return Var(q·k) over keys for one fixed query, q'Σ_k q: what one softmax row sees."""
     return float(q @ cov_k @ q)
 

@@ -78,7 +78,8 @@ def unit_vectors(
 
 
 def cosine_of_units(
-    unit: Float[Tensor, "batch #some position d_model"], real: Bool[Tensor, "batch #some position"]
+    unit: Float[Tensor, " batch #some position d_model"],
+    real: Bool[Tensor, " batch #some position"],
 ) -> Float[Tensor, " some"]:
     """Return the mean cosine between two different real positions of one sequence.
 

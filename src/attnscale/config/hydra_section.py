@@ -1,0 +1,100 @@
+"""What Hydra itself builds from a configuration, bounded before Hydra builds it.
+
+``hydra.callbacks``, ``hydra.launcher`` and ``hydra.sweeper`` hold targets, and the two logging
+sections name classes and factories in the way of :mod:`logging.config`. Any file that is composed
+can set them, and Hydra builds them before an app sees its configuration. Composition is the one
+door that all of them come through; Hydra has no hook there, so its method is wrapped.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+BUILT = ("callbacks", "launcher", "sweeper", "job_logging", "hydra_logging")
+"""Sections of ``hydra`` that become objects."""
+
+PLUGINS = ("hydra.launcher._target_", "hydra.sweeper._target_")
+"""Hydra itself refuses what is no registered plug-in here."""
+
+NAMED = {
+    "_target_": ("attnscale.sweep.hooks.SweepHook",),
+    "class": ("logging.StreamHandler", "logging.FileHandler", "logging.NullHandler"),
+    "()": ("attnscale.sweep.screen.ScreenFilter",),
+}
+"""Keys that name what is called, with the names that are allowed."""
+
+STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
+
+
+def _values(
+    config: DictConfig | ListConfig, place: str, names: Sequence[str] | None = None
+) -> Iterator[tuple[str, str, Any]]:
+    """Yield (place, key, value) of each value below a section, or below some of its names."""
+    raw: Any = OmegaConf.to_container(config, resolve=False)
+    section: Any = config
+    keys = range(len(section)) if isinstance(config, ListConfig) else list(section)
+    for key in keys if names is None else [name for name in names if name in keys]:
+        here, written = f"{place}.{key}", raw[key]
+        try:
+            value = section[key]
+        except OmegaConfBaseException:
+            value = written
+            if isinstance(value, str) and value.startswith("${") and value.endswith("}"):
+                raise ValueError(f"{here}={value}: may stand for a section; write it out") from None
+        if isinstance(value, DictConfig | ListConfig):
+            if isinstance(written, str):
+                raise ValueError(f"{here}={written}: stands for a section; write it out")
+            yield from _values(value, here)
+        else:
+            yield here, str(key), value
+
+
+def check_hydra(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Check what Hydra will build, and that no file adds to the overrides.
+
+    Args:
+        config: As composed, with the section ``hydra``.
+        overrides: What composition was given.
+
+    Raises:
+        ValueError: Naming the key and what is allowed.
+    """
+    hydra = config.hydra
+    if len(hydra.overrides.task) + len(hydra.overrides.hydra) != len(overrides):
+        raise ValueError("hydra.overrides: are those of the command line, and not to be set")
+    for place, key, value in _values(hydra, "hydra", BUILT):
+        if key in NAMED and place not in PLUGINS and value not in NAMED[key]:
+            allowed = ", ".join(NAMED[key])
+            raise ValueError(f"{place}={value}: allowed in this section is {allowed}")
+        # The scheme imports what it names.
+        if isinstance(value, str) and value.startswith("ext://") and value not in STREAMS:
+            raise ValueError(f"{place}={value}: allowed are {', '.join(STREAMS)}")
+
+
+@contextmanager
+def bounded_hydra() -> Iterator[None]:
+    """Check the section ``hydra`` of whatever Hydra composes inside the block."""
+    load = ConfigLoaderImpl.load_configuration
+
+    def checked(
+        self: ConfigLoaderImpl,
+        config_name: str | None,
+        overrides: list[str],
+        *args: Any,
+        **keys: Any,
+    ) -> DictConfig:
+        # Hydra adds to the list that it is given.
+        asked = list(overrides)
+        config = load(self, config_name, overrides, *args, **keys)
+        check_hydra(config, asked)
+        return config
+
+    ConfigLoaderImpl.load_configuration = checked  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ConfigLoaderImpl.load_configuration = load  # type: ignore[method-assign]
