@@ -20,7 +20,7 @@ from attnscale.config.build import compose, project_root
 from attnscale.data.translation import TranslationBatch
 from attnscale.data.vocabulary import PADDING
 from attnscale.experiment.allocator import set_allocator
-from attnscale.experiment.assemble import make_data, make_model, wanted_statistics
+from attnscale.experiment.assemble import make_data, make_model, measured_scale
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer
 from attnscale.task.groups import adjust, parameter_groups
@@ -36,7 +36,7 @@ def stepper(scale: str, batches: list[TranslationBatch]) -> Callable[[int], None
     torch.manual_seed(0)
     data = make_data(config)
     sizes = data.model_arguments()
-    model = make_model(config, sizes, wanted_statistics(config, data))
+    model = make_model(config, measured_scale(config, data), sizes)
     assert isinstance(model, Transformer)
     optimizer = torch.optim.Adam(parameter_groups(model), lr=1e-3, fused=True)
     adjust(optimizer)

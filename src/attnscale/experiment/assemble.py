@@ -46,6 +46,12 @@ def scale_factory(config: Mapping[str, Any]) -> ScaleFactory:
     return choose_scale(scale, attention["options"].get(scale, {}))
 
 
+def measured_scale(config: Mapping[str, Any], data: Any) -> ScaleFactory:
+    """Return what makes the model's scales, with what the mode wants to know of the data."""
+    scale = scale_factory(config)
+    return replace(scale, statistics=statistics(data, tuple(scale.kind.statistics.values())))
+
+
 def batches_counted(config: Mapping[str, Any]) -> bool:
     """Whether an option makes Lightning itself count batches, so that blocks must be of one."""
     trainer = config["trainer"]
@@ -181,18 +187,20 @@ def assemble(
             raise ValueError(f"threads={config['threads']}: must be at least 1, or null")
         torch.set_num_threads(config["threads"])
     data = make_data(config, targets)
-    measured: dict[str, float] | None = None
+    scale = scale_factory(config)
+    state: Mapping[str, Any] = {}
     if config["checkpoint"] is not None:
         state = load_checkpoint(config["checkpoint"], targets)
         take_vocabularies(data, state)
-        measured = state["attnscale"].get("statistics")
     trainer = make_trainer(config, record, targets)
     check_lengths(config)
     arguments = data.model_arguments()
-    scale = scale_factory(config)
+    measured = state["attnscale"].get("statistics") if state else None
     if measured is None:
-        measured = dict(statistics(data, tuple(scale.kind.statistics.values())))
-    model = make_model(config, replace(scale, statistics=measured), arguments, targets)
+        scale = measured_scale(config, data)
+    else:
+        scale = replace(scale, statistics=measured)
+    model = make_model(config, scale, arguments, targets)
     if trainer.world_size != processes_wanted(config["trainer"]):
         raise ValueError(
             f"trainer.devices={config['trainer']['devices']}: wants "
@@ -203,6 +211,6 @@ def assemble(
         "version": __version__,
         "run_id": record.run_id if record else "",
         "data": data.record(),
-        "statistics": measured,
+        "statistics": dict(scale.statistics),
     }
     return Parts(data, make_task(config, model, keep, targets), trainer)
