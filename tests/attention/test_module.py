@@ -150,12 +150,12 @@ def test_runs_the_backend_that_was_asked_for(
 @pytest.mark.parametrize("wrong", [0, -1])
 def test_refuses_a_size_below_one(size: str, wrong: int) -> None:
     with pytest.raises(ValueError, match=rf"^model\.{size}={wrong}: must be at least 1$"):
-        build(**{size: wrong})
+        build(options=None, **{size: wrong})
 
 
 @pytest.mark.parametrize("size", ["d_model", "n_heads", "d_k", "d_v"])
 def test_a_size_of_one_is_allowed(size: str) -> None:
-    attention = build(**{size: 1})
+    attention = build(options=None, **{size: 1})
     x = torch.randn(BATCH, KEY, attention.d_model)
     assert attention(x).shape == x.shape
 

@@ -226,6 +226,10 @@ STRANGERS: dict[str, ScaleFactory] = {
 every_stranger = pytest.mark.parametrize("name", STRANGERS)
 
 
+def attention_with(scale: Scale | ScaleFactory) -> MultiHeadAttention:
+    return MultiHeadAttention(d_model=D_MODEL, n_heads=HEADS, d_k=D_K, d_v=D_V, scale=scale)
+
+
 def stranger(name: str) -> Scale:
     return STRANGERS[name](n_heads=HEADS, d_k=D_K).double()
 
@@ -261,8 +265,7 @@ def test_attend_takes_somebodys_own_scale(name: str, backend: str) -> None:
 @every_stranger
 def test_an_attention_takes_somebodys_own_scale(name: str) -> None:
     scale = stranger(name)
-    sizes = {"d_model": D_MODEL, "n_heads": HEADS, "d_k": D_K, "d_v": D_V}
-    attention = MultiHeadAttention(scale=scale, **sizes).double()
+    attention = attention_with(scale).double()
     assert attention.scale is scale
     assert {f"scale.{path}" for path in scale.state_dict()} <= set(attention.state_dict())
     x = torch.randn(BATCH, KEY, D_MODEL, dtype=torch.float64)
@@ -276,8 +279,7 @@ def test_an_attention_takes_somebodys_own_scale(name: str) -> None:
     torch.testing.assert_close(attention(x, causal=True), wanted, rtol=1e-9, atol=1e-11)
     attention(x, causal=True).square().sum().backward()
     assert all(p.grad is not None for p in attention.scale.parameters())
-    of_a_factory = MultiHeadAttention(scale=STRANGERS[name], **sizes)
-    assert type(of_a_factory.scale) is type(scale)
+    assert type(attention_with(STRANGERS[name]).scale) is type(scale)
 
 
 @pytest.mark.parametrize(
@@ -389,9 +391,7 @@ class Two(nn.Module):
 
     def __init__(self, scale: Scale) -> None:
         super().__init__()
-        sizes = {"d_model": D_MODEL, "n_heads": HEADS, "d_k": D_K, "d_v": D_V}
-        self.first = MultiHeadAttention(scale=scale, **sizes)
-        self.second = MultiHeadAttention(scale=scale, **sizes)
+        self.first, self.second = attention_with(scale), attention_with(scale)
 
     def forward(self, x: Tensor) -> Tensor:
         second: Tensor = self.second(self.first(x))
@@ -407,7 +407,7 @@ def test_attentions_may_share_a_scale() -> None:
     x = torch.randn(BATCH, KEY, D_MODEL)
     (of_both,) = torch.autograd.grad(model(x).square().sum(), scale.log_scale)
     # The gradient is the sum of what each attention sends back.
-    parts = []
+    parts: list[Tensor] = []
     for attention in (model.first, model.second):
         apart = copy.deepcopy(scale)
         attention.scale = apart

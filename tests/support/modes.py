@@ -135,7 +135,8 @@ def new_scale(
 @torch.no_grad()
 def moved_scale(mode: Mode, *, training: bool = True, **changed: float) -> Scale:
     """Return a float64 scale as after some training: no number is 1, 0 or equal to another."""
-    scale = new_scale(mode, dtype=torch.float64, **changed).train(training)
+    scale = new_scale(mode, HEADS, D_K, d_model=D_MODEL, dtype=torch.float64, **changed)
+    scale.train(training)
     for tensor in (*scale.parameters(), *scale.buffers()):
         tensor.mul_(1 + 0.3 * torch.rand_like(tensor)).add_(0.1 * torch.rand_like(tensor))
     return scale
