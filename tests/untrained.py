@@ -102,4 +102,5 @@ def transformer(
     with torch.no_grad(), tapped(model, seen.__setitem__):
         model(source, target[:, :-1], PADDING)
     for path, attended in seen.items():
-        yield path, attended, (source if path.startswith("encoder") else target[:, 1:]) != PADDING
+        real = (source if attended.queries == "source" else target[:, 1:]) != PADDING
+        yield path, attended, real

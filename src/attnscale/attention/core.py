@@ -44,6 +44,8 @@ class Attended:
         x: What keys and values were made from, (batch, key, d_model), or None if not known.
         made_logits: The logits of the forward pass, or None where it made none (fused).
         made_weights: The weights of the forward pass before dropout, or None, likewise.
+        queries: Side that the queries come from, "source" or "target".
+        keys: Side that keys and values come from.
     """
 
     q: Tensor
@@ -56,6 +58,8 @@ class Attended:
     x: Tensor | None = None
     made_logits: Tensor | None = None
     made_weights: Tensor | None = None
+    queries: str = "source"
+    keys: str = "source"
 
     @torch.no_grad()
     def scores(self) -> Tensor:

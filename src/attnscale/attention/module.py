@@ -19,6 +19,9 @@ from attnscale.attention.core import BACKENDS, Attended, Tap, attend, choose_bac
 from attnscale.attention.scale import Sizes, Values, check_options, resolve_scale
 
 
+SIDES = ("source", "target")
+
+
 @dataclass
 class KeyValueCache:
     """Keys and values of one attention, kept while a sentence is decoded step by step.
@@ -72,6 +75,8 @@ class MultiHeadAttention(nn.Module):
         bias: bool = False,
         dropout: float = 0.0,
         backend: str = "auto",
+        queries: str = "source",
+        keys: str = "source",
     ) -> None:
         """Create the four projections and what the scale mode learns.
 
@@ -87,10 +92,12 @@ class MultiHeadAttention(nn.Module):
             bias: Whether the four projections have a bias.
             dropout: Probability with which an attention weight is dropped while training.
             backend: "auto", "explicit" or "fused".
+            queries: Side that the queries come from, "source" or "target"; taps are told.
+            keys: Side that keys and values come from.
 
         Raises:
-            ValueError: If a size is below 1, the dropout is outside [0, 1), or scale, options or
-                backend are not allowed.
+            ValueError: If a size is below 1, the dropout is outside [0, 1), or scale, options,
+                backend or a side are not allowed.
         """
         super().__init__()
         sizes = {"d_model": d_model, "n_heads": n_heads, "d_k": d_k, "d_v": d_v}
@@ -101,6 +108,9 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"model.dropout={dropout}: must be at least 0 and below 1")
         if backend not in BACKENDS:
             raise ValueError(f"attention.backend={backend}: allowed are {', '.join(BACKENDS)}")
+        if not {queries, keys} <= set(SIDES):
+            raise ValueError(f"queries={queries}, keys={keys}: allowed are {', '.join(SIDES)}")
+        self.queries, self.keys = queries, keys
         self.d_model, self.n_heads, self.d_k, self.d_v = d_model, n_heads, d_k, d_v
         self.dropout, self.backend = dropout, backend
         self.mode = resolve_scale(scale)
@@ -185,12 +195,11 @@ class MultiHeadAttention(nn.Module):
         cache.k, cache.v = k, v
         return k, v
 
-    @staticmethod
-    def _with_source(tap: Tap, source: Tensor) -> Tap:
+    def _with_source(self, tap: Tap, source: Tensor) -> Tap:
         x = source.detach()
 
         def receive(attended: Attended) -> None:
-            tap(replace(attended, x=x))
+            tap(replace(attended, x=x, queries=self.queries, keys=self.keys))
 
         return receive
 

@@ -65,7 +65,7 @@ class TransformerLayer(nn.Module):
         super().__init__()
         self.decoder = decoder
 
-        def make() -> MultiHeadAttention:
+        def make(queries: str, keys: str) -> MultiHeadAttention:
             return MultiHeadAttention(
                 d_model=d_model,
                 n_heads=n_heads,
@@ -77,16 +77,19 @@ class TransformerLayer(nn.Module):
                 bias=bias,
                 dropout=attention_dropout,
                 backend=attention.backend,
+                queries=queries,
+                keys=keys,
             )
 
         def around() -> Sublayer:
             return Sublayer(d_model=d_model, norm=norm, dropout=dropout)
 
         # Named "self" and "cross", so that a metric reads attention/encoder.0.self/...
-        self.add_module("self", make())
+        side = "target" if decoder else "source"
+        self.add_module("self", make(side, side))
         self.self_around = around()
         if decoder:
-            self.cross = make()
+            self.cross = make("target", "source")
             self.cross_around = around()
         self.feed_forward = FeedForward(d_model=d_model, d_hidden=feed_forward, dropout=dropout)
         self.feed_forward_around = around()

@@ -101,7 +101,7 @@ def _observe(model: nn.Module, batch: tuple[Tensor, ...]) -> Iterator[tuple[str,
     for path, attended in found:
         real = None
         if len(batch) > 1:
-            side = batch[0] if path.startswith("encoder") else batch[1]
+            side = batch[0] if attended.queries == "source" else batch[1]
             real = side != PADDING
         yield path, logit_deviation(attended, real), predicted_deviation(attended, real)
 
