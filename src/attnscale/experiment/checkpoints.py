@@ -1,12 +1,9 @@
 """Reading checkpoints: with torch's safe default, and what they carry beside the weights."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-
-from attnscale.data.translation import TranslationData
 
 
 def load_checkpoint(path: str) -> dict[str, Any]:
@@ -24,10 +21,3 @@ def load_checkpoint(path: str) -> dict[str, Any]:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"checkpoint={path}: not a checkpoint of this project: {first}") from error
     return dict(state)
-
-
-def take_vocabularies(data: Any, state: Mapping[str, Any]) -> None:
-    """Give a translation corpus the vocabularies that a checkpoint was trained with."""
-    kept = state["attnscale"].get("data", {})
-    if isinstance(data, TranslationData) and kept:
-        data.take_vocabularies(kept["source"], kept["target"])
