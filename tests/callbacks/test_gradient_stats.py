@@ -196,19 +196,19 @@ class Scaler:
         return self.scale
 
 
-def test_a_skipped_step_is_one_that_lowered_the_scale() -> None:
+def test_a_skipped_step_is_one_that_lowered_the_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     scaler, points = Scaler(), []
-    module: Any = SimpleNamespace(
-        steps_done=7,
-        stepping=SimpleNamespace(clip_value=None),
+    module = SimpleNamespace(
+        loop=SimpleNamespace(steps_done=7, settings=SimpleNamespace(clip_value=None)),
         write=lambda figures, step: points.append((step, figures)),
     )
+    monkeypatch.setattr(GradientStats, "module", module)
     callback = GradientStats(every=1)
     callback.groups, callback.scaler = {"total": []}, scaler
     for after in (65536.0, 32768.0, 65536.0):
-        callback.before_step(module)
+        callback.before_step()
         scaler.scale = after
-        callback.after_step(module)
+        callback.after_step()
     marks = [f["grad_norm/skipped"] for _, f in points if "grad_norm/skipped" in f]
     assert marks == [0.0, 1.0, 0.0]
     assert {step for step, _ in points} == {7}

@@ -278,8 +278,8 @@ def attend(
     show = None
     if tap is not None:
         detached = {n: x.detach() if isinstance(x, Tensor) else x for n, x in values.items()}
-        seen = (x.detach() for x in (raw_q, raw_k))
-        attended = Attended(q.detach(), k.detach(), keep, mode, detached, *seen)
+        raw = raw_q.detach(), raw_k.detach()
+        attended = Attended(q.detach(), k.detach(), keep, mode, detached, *raw)
         if chosen == "fused":
             tap(attended)
 

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from attnscale.attention.core import BACKENDS, Attended, Tap, attend, choose_backend
 from attnscale.attention.scale import Sizes, Values, check_options, resolve_scale
 
-
 SIDES = ("source", "target")
 
 

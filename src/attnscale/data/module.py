@@ -48,13 +48,7 @@ class DataModule(pl.LightningDataModule):
     def count_batches(
         self, *, block: int = 1, limit_train: float | None = None, overfit: float = 0.0
     ) -> None:
-        """Set how training batches are counted; see the attributes.
-
-        Raises:
-            ValueError: If the block is below 1.
-        """
-        if block < 1:
-            raise ValueError(f"task.block={block}: must be at least 1")
+        """Set how training batches are counted; see the attributes."""
         self.block, self.limit_train, self.overfit = block, limit_train, overfit
 
     # --- batches ---

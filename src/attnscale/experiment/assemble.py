@@ -12,14 +12,16 @@ from torch import nn
 from attnscale import __version__
 from attnscale.attention import check_options, resolve_scale
 from attnscale.config.build import build
+from attnscale.data.module import DataModule
 from attnscale.data.statistics import statistics
-from attnscale.experiment.checkpoints import load_checkpoint, take_vocabularies
+from attnscale.experiment.checkpoints import load_checkpoint
 from attnscale.experiment.processes import processes_wanted
 from attnscale.experiment.trainer import check_trainer_keys, make_trainer, quiet_warnings
 from attnscale.model.layers import AttentionSettings
 from attnscale.model.sigma_reparam import reparametrise
+from attnscale.task.module import TaskModule
 from attnscale.task.qk_clip import QKClip
-from attnscale.task.stepping import SteppedModule, Stepping
+from attnscale.task.settings import StepSettings
 from attnscale.tracking.record import Record
 
 
@@ -27,8 +29,8 @@ from attnscale.tracking.record import Record
 class Parts:
     """What a run is made of."""
 
-    data: pl.LightningDataModule
-    module: SteppedModule
+    data: DataModule
+    module: TaskModule
     trainer: pl.Trainer
 
 
@@ -66,16 +68,17 @@ def batches_counted(config: Mapping[str, Any]) -> bool:
     )
 
 
-def make_data(config: Mapping[str, Any]) -> Any:
+def make_data(config: Mapping[str, Any]) -> DataModule:
     """Build the data module, and tell it how batches are counted."""
-    data = build(config["data"])
-    trainer = config["trainer"]
-    block = config["task"]["block"]
+    data: DataModule = build(config["data"])
+    trainer, block = config["trainer"], config["task"]["block"]
     if block < 1:
         raise ValueError(f"task.block={block}: must be at least 1")
-    data.block = 1 if batches_counted(config) else block
-    data.limit_train = trainer["limit_train_batches"]
-    data.overfit = trainer["overfit_batches"]
+    data.count_batches(
+        block=1 if batches_counted(config) else block,
+        limit_train=trainer["limit_train_batches"],
+        overfit=trainer["overfit_batches"],
+    )
     return data
 
 
@@ -129,12 +132,10 @@ def _optimizer_maker(config: Mapping[str, Any]) -> Any:
     return lambda groups: build(node, params=groups)
 
 
-def make_task(
-    config: Mapping[str, Any], model: nn.Module, record: Mapping[str, Any]
-) -> SteppedModule:
+def make_task(config: Mapping[str, Any], model: nn.Module, record: Mapping[str, Any]) -> TaskModule:
     """Build the LightningModule."""
     trainer, optimizer = config["trainer"], config["optimizer"]
-    stepping = Stepping(
+    settings = StepSettings(
         accumulate=trainer["accumulate_grad_batches"],
         clip_value=trainer["gradient_clip_val"],
         clip_algorithm=trainer["gradient_clip_algorithm"],
@@ -144,25 +145,32 @@ def make_task(
         warmup=optimizer["warmup_steps"],
     )
     node = {k: v for k, v in config["task"].items() if k not in ("block", "max_epochs")}
-    attention = config["attention"]
-    clip = None
-    if attention["qk_clip"] is not None:
-        if attention["sigma_reparam"] != "none":
-            raise ValueError(
-                f"attention.qk_clip={attention['qk_clip']}: cannot be used together with "
-                f"attention.sigma_reparam={attention['sigma_reparam']}, which sets the norms anew"
-            )
-        clip = QKClip(model, threshold=attention["qk_clip"], alpha=attention["qk_clip_alpha"])
     made = build(
         node,
         model=model,
         make_optimizer=_optimizer_maker(config),
-        stepping=stepping,
+        settings=settings,
         record=record,
-        qk_clip=clip,
     )
-    assert isinstance(made, SteppedModule)
+    assert isinstance(made, TaskModule)
     return made
+
+
+def make_clip(config: Mapping[str, Any], model: nn.Module) -> list[pl.Callback]:
+    """Build what shrinks W_q and W_k after a step, if it is wanted.
+
+    Raises:
+        ValueError: If a value is not allowed, or something else sets the norms of the weights.
+    """
+    attention = config["attention"]
+    if attention["qk_clip"] is None:
+        return []
+    if attention["sigma_reparam"] != "none":
+        raise ValueError(
+            f"attention.qk_clip={attention['qk_clip']}: cannot be used together with "
+            f"attention.sigma_reparam={attention['sigma_reparam']}, which sets the norms anew"
+        )
+    return [QKClip(model, threshold=attention["qk_clip"], alpha=attention["qk_clip_alpha"])]
 
 
 def assemble(config: Mapping[str, Any], record: Record | None) -> Parts:
@@ -182,7 +190,7 @@ def assemble(config: Mapping[str, Any], record: Record | None) -> Parts:
     measured: dict[str, float] | None = None
     if config["checkpoint"] is not None:
         state = load_checkpoint(config["checkpoint"])
-        take_vocabularies(data, state)
+        data.take_record(state["attnscale"].get("data", {}))
         measured = state["attnscale"].get("statistics")
     trainer = make_trainer(config, record)
     check_lengths(config)
@@ -202,4 +210,6 @@ def assemble(config: Mapping[str, Any], record: Record | None) -> Parts:
         "data": data.record(),
         "statistics": measured,
     }
-    return Parts(data, make_task(config, model, keep), trainer)
+    task = make_task(config, model, keep)
+    trainer.callbacks.extend(make_clip(config, model))  # type: ignore[attr-defined]
+    return Parts(data, task, trainer)
