@@ -116,6 +116,7 @@ def test_a_callback_that_looks_elsewhere_leaves_it(tmp_path: Path) -> None:
     assert len(called) == N_BATCHES
 
 
+@pytest.mark.filterwarnings("ignore:You have overridden")
 def test_every_hook_that_is_not_skipped_is_called_as_by_lightning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
