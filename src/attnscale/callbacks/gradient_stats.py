@@ -1,7 +1,8 @@
 """Gradients after clipping, and the size of the steps: what ``curves`` does not record each step.
 
     grad_norm_clipped/<group>   norm after clipping, where clipping is on
-    update_ratio/<group>        ‖ΔW‖ / ‖W‖ of a step, ΔW taken across ``optimizer.step``
+    update_ratio/<group>        ‖ΔW‖ / ‖W‖ of a step, ΔW taken across ``optimizer.step``,
+                                before anything else (QK-Clip) changes weights
     grad_norm/skipped           1 at a step that the gradient scaler skipped (fp16), else 0
 
 A group is total, q, k, v, o (over all attentions). Gradients are unscaled, accumulated, averaged
