@@ -73,7 +73,8 @@ def overrides(options: argparse.Namespace) -> list[str]:
 
 
 def _batches(config: dict[str, Any], steps: int) -> tuple[TranslationData, list[TranslationBatch]]:
-    data: TranslationData = make_data(config)
+    data = make_data(config)
+    assert isinstance(data, TranslationData)
     data.setup("fit")
     data.block = 1
     blocks = [block[0] for block in data.train_dataloader()]

@@ -1,5 +1,6 @@
 import doctest
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -220,3 +221,9 @@ def test_the_backend_leaves_the_initial_weights_alone() -> None:
         )
         weights.append(attention.q.weight)
     assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize("sides", [{"queries": "encoder"}, {"keys": "memory"}])
+def test_refuses_a_side(sides: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="allowed are source, target"):
+        MultiHeadAttention(d_model=4, n_heads=1, d_k=2, d_v=2, scale="sqrt", **sides)

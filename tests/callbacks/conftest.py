@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnscale.config.build import compose
 from attnscale.experiment.assemble import Parts, assemble
-from attnscale.task.stepping import SteppedModule
+from attnscale.task.module import TaskModule
 from tests.experiment.conftest import Lab, lab
 
 __all__ = ["AUTOENCODER", "TRANSFORMER", "Fit", "Fitted", "Lab", "lab"]
@@ -79,7 +79,7 @@ class Fitted:
 
     points: dict[str, dict[int, float]]
     weights: dict[str, Tensor]
-    module: SteppedModule
+    module: TaskModule
     trainer: pl.Trainer
     folder: Path
 

@@ -154,7 +154,7 @@ def test_some_statistics_only(fit: Fit, scale: str, names: str, recorded: set[st
         *AUTOENCODER,
         *STATS_ONLY,
         "trainer.max_epochs=1",
-        "callbacks.temperatures=null",
+        "callbacks.learned_scales=null",
         f"attention.scale={scale}",
         f"callbacks.attention_stats.statistics=[{names}]",
     )
@@ -243,7 +243,7 @@ def test_padded_queries_and_keys_are_left_out(fit: Fit, path: str) -> None:
 
 
 def test_a_tap_that_is_wired_to_nothing_is_seen(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnscale.task.observing.tapped", lambda *_: nullcontext())
+    monkeypatch.setattr("attnscale.task.loop.tapped", lambda *_: nullcontext())
     done = fit(*AUTOENCODER, *STATS_ONLY)
     assert {name.rpartition("/")[2] for name in done.of("attention/")} == {"spectral_qk"}
 
@@ -261,7 +261,7 @@ def test_nothing_is_computed_when_off(fit: Fit, monkeypatch: pytest.MonkeyPatch,
     else:
         done = fit(*AUTOENCODER, *OFF)
         assert not done.of("attention/")
-        assert not done.module.observers
+        assert not done.module.loop.observers
 
 
 def test_steps_between_samples_are_not_looked_at(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:

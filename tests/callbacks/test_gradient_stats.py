@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from attnscale.attention import attentions
 from attnscale.callbacks.gradient_stats import GradientStats
 from attnscale.experiment.assemble import Parts
+from attnscale.task.qk_clip import QKClip
 from tests.callbacks.conftest import AUTOENCODER, Fit, Fitted
 
 GROUPS = ("total", "q", "k", "v", "o")
@@ -196,19 +197,48 @@ class Scaler:
         return self.scale
 
 
-def test_a_skipped_step_is_one_that_lowered_the_scale() -> None:
+def test_a_skipped_step_is_one_that_lowered_the_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     scaler, points = Scaler(), []
-    module: Any = SimpleNamespace(
-        steps_done=7,
-        stepping=SimpleNamespace(clip_value=None),
+    module = SimpleNamespace(
+        loop=SimpleNamespace(steps_done=7, settings=SimpleNamespace(clip_value=None)),
         write=lambda figures, step: points.append((step, figures)),
     )
+    monkeypatch.setattr(GradientStats, "module", module)
     callback = GradientStats(every=1)
     callback.groups, callback.scaler = {"total": []}, scaler
     for after in (65536.0, 32768.0, 65536.0):
-        callback.before_step(module)
+        callback.before_step()
         scaler.scale = after
-        callback.after_step(module)
+        callback.after_step()
     marks = [f["grad_norm/skipped"] for _, f in points if "grad_norm/skipped" in f]
     assert marks == [0.0, 1.0, 0.0]
     assert {step for step, _ in points} == {7}
+
+
+# --- what else changes weights ---
+
+
+@pytest.mark.parametrize("clip_first", [True, False])
+def test_an_update_is_measured_before_qk_clip(fit: Fit, clip_first: bool) -> None:
+    """‖ΔW‖ is that of the optimizer's step, wherever the clip stands among the callbacks."""
+    hand = ByHand()
+
+    def before(parts: Parts) -> None:
+        hand(parts)
+        callbacks: list[Any] = getattr(parts.trainer, "callbacks")  # noqa: B009
+        (clip,) = [one for one in callbacks if isinstance(one, QKClip)]
+        callbacks.remove(clip)
+        callbacks.insert(0 if clip_first else len(callbacks), clip)
+
+    done = fit(*SGD, "attention.qk_clip=1e-3", "trainer.max_steps=1", before=before)
+    gradients, weights = hand.gradients(1), hand.weights()
+    for group, ratio in first_step(done, "update_ratio").items():
+        norm = float(gradients[group].norm())
+        assert ratio == pytest.approx(RATE * norm / float(weights[group].norm()), rel=1e-4), group
+    # The clip has moved W_q far more than the step did: it would be seen.
+    (q, *_), (old, *_) = (
+        attentions(model)["layers.0.attention"].projections()["q"]
+        for model in (done.module.model, hand.model)
+    )
+    moved = float((q.detach() - old.detach()).norm() / old.detach().norm())
+    assert moved > 10 * done.points["update_ratio/q"][0]

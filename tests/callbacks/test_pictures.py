@@ -135,7 +135,7 @@ def test_a_snapshot_changes_no_state(fit: Fit) -> None:
     done.module.train()
     before = {name: value.clone() for name, value in done.module.state_dict().items()}
     state = torch.get_rng_state()
-    pictures.save(done.trainer, done.module)
+    pictures.save()
     assert len(pictures.saved) == 1
     assert torch.equal(torch.get_rng_state(), state)
     after = done.module.state_dict()
@@ -237,9 +237,9 @@ def test_drawing_takes_little_of_a_job(
     taken: list[float] = []
     draw = Pictures.draw
 
-    def timed(self: Pictures, module: Any) -> None:
+    def timed(self: Pictures) -> None:
         start, wall = time.process_time(), time.perf_counter()
-        draw(self, module)
+        draw(self)
         taken.append(time.process_time() - start)
         print(f"{model}: drawn in {time.perf_counter() - wall:.2f} s")  # noqa: T201 -- with -s
 

@@ -25,7 +25,7 @@ ATTACKS: dict[str, dict[str, Any]] = {
     "method of the project": {"_target_": "attnscale.callbacks.curves.Curves.state_dict"},
     "class an allowed module imports": {"_target_": "attnscale.callbacks.pictures.Path"},
     "library an allowed module imports": {"_target_": "attnscale.callbacks.progress.tqdm"},
-    "sibling an allowed module imports": {"_target_": "attnscale.callbacks.curves.SteppedModule"},
+    "sibling an allowed module imports": {"_target_": "attnscale.callbacks.curves.StepCallback"},
     "module an allowed module imports": {"_target_": "attnscale.callbacks.pictures.json.dumps"},
     "function of the project": {
         "_target_": "attnscale.data.batching.shuffled",

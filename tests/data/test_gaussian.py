@@ -149,7 +149,7 @@ def test_without_a_trainer_it_is_the_first_epoch_of_one_process(
 @pytest.mark.parametrize("block", [1, 2, 4, 100])
 def test_training_batches_come_in_blocks(block: int) -> None:
     data = build()
-    data.block = block
+    data.count_batches(block=block)
     loader = data.train_dataloader()
     assert [len(batch.x) for batch in batches(loader)] == [4, 4, 4, 4, 4, 3]
     assert len(loader) == math.ceil(6 / block)
@@ -160,7 +160,7 @@ def test_training_batches_come_in_blocks(block: int) -> None:
 @pytest.mark.parametrize(("limit", "left"), [(None, 6), (0, 0), (2, 2), (0.5, 3), (1.0, 6)])
 def test_training_batches_are_limited(limit: float | None, left: int) -> None:
     data = build()
-    data.block, data.limit_train = 4, limit
+    data.count_batches(block=4, limit_train=limit)
     everything = batches(build().train_dataloader())
     made = batches(data.train_dataloader())
     assert len(made) == left
@@ -170,7 +170,7 @@ def test_training_batches_are_limited(limit: float | None, left: int) -> None:
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_evaluation_is_in_order_and_whole(split: str) -> None:
     data = build()
-    data.block, data.limit_train = 4, 1
+    data.count_batches(block=4, limit_train=1)
     loader = data.val_dataloader() if split == "val" else data.test_dataloader()
     assert [[len(batch.x) for batch in block] for block in loader] == [
         [6],
@@ -185,7 +185,7 @@ def test_overfitting_repeats_the_same_batches(
     overfit: float, n_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = attach(monkeypatch, build(), epoch=3)
-    data.overfit = overfit
+    data.count_batches(overfit=overfit)
     made = joined(data.train_dataloader())
     assert torch.equal(made, data.sets["train"][: 4 * n_batches])
     assert torch.equal(joined(data.val_dataloader()), made)

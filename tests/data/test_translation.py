@@ -219,7 +219,8 @@ def test_the_model_learns_both_sizes() -> None:
 
 def test_vocabularies_of_a_checkpoint_are_used() -> None:
     data = build(test=(["b a q"], ["y x q"]))
-    data.take_vocabularies([*SPECIALS, "a", "b"], [*SPECIALS, "x", "u", "y"])
+    record = {"source": [*SPECIALS, "a", "b"], "target": [*SPECIALS, "x", "u", "y"]}
+    data.take_record(record)
     data.setup("test")
     assert data.read == ["test"]
     split = data.splits["test"]
@@ -227,13 +228,13 @@ def test_vocabularies_of_a_checkpoint_are_used() -> None:
     assert split.target[0].tolist() == [BEGIN, 6, 4, UNKNOWN, END]
     data.load("train")
     assert data.model_arguments() == {"source_size": 6, "target_size": 7}
-    assert data.record() == {"source": [*SPECIALS, "a", "b"], "target": [*SPECIALS, "x", "u", "y"]}
+    assert data.record() == record
 
 
 def test_what_is_recorded_can_be_taken_up_again() -> None:
     data, other = build(), build(train=made_up(3))
     data.setup("fit")
-    other.take_vocabularies(**data.record())
+    other.take_record(data.record())
     assert other.load("val").source.tokens.tolist() == data.load("val").source.tokens.tolist()
     assert other.load("val").target.tokens.tolist() == data.load("val").target.tokens.tolist()
 
@@ -337,7 +338,7 @@ def test_an_overfitted_batch_stays_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     data = build()
     plans = [data._plan(data.load("train").target.lengths, epoch) for epoch in (0, 1)]
     assert [b.tolist() for b in plans[0]] != [b.tolist() for b in plans[1]]
-    data.overfit = 2
+    data.count_batches(overfit=2)
     plans = [data._plan(data.load("train").target.lengths, epoch) for epoch in (0, 1)]
     assert [b.tolist() for b in plans[0]] == [b.tolist() for b in plans[1]]
     train, val = listed(list(data.train_dataloader())), listed(list(data.val_dataloader()))

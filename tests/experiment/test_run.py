@@ -12,7 +12,7 @@ import yaml
 
 from attnscale.attention import attentions
 from attnscale.experiment import Result, run
-from attnscale.task.direct import DirectPath
+from attnscale.task import backward
 from attnscale.task.reconstruction import Reconstruction
 
 SHORT = ("trainer.max_epochs=2", "data.n_train=100", "data.n_val=30", "data.n_test=30")
@@ -109,15 +109,15 @@ def test_blocks_change_nothing(lab: Any, changed: str, precision: str) -> None:
         assert lab.curve(first.run_id, metric) == lab.curve(second.run_id, metric)
 
 
-def test_the_direct_path_is_lightnings(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_short_backward_pass_is_lightnings(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first = lab.run(*SHORT)
     asked = []
 
-    def refuse(*_: object) -> bool:
+    def detour(*_: object) -> bool:
         asked.append(1)
-        return False
+        return True
 
-    monkeypatch.setattr(DirectPath, "possible", refuse)
+    monkeypatch.setattr(backward, "has_detour", detour)
     second = lab.run(*SHORT)
     assert asked
     for metric in ("train/loss", "grad_norm/q", "val/loss"):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnscale.attention import SCALES, MultiHeadAttention, attentions
+from attnscale.attention import SCALES, Attended, MultiHeadAttention, attentions, tapped
 from attnscale.attention.dropout import Dropout
 from attnscale.model.embedding import sinusoids
 from attnscale.model.transformer import STACK_NORMS, Transformer
@@ -393,3 +393,20 @@ def test_a_seed_gives_the_same_weights_for_any_scale() -> None:
 def test_what_is_not_allowed_is_named(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(**changed)
+
+
+def test_each_attention_knows_its_sides() -> None:
+    model = build()
+    sides: dict[str, tuple[str, str]] = {}
+
+    def receive(path: str, attended: Attended) -> None:
+        sides[path] = (attended.queries, attended.keys)
+
+    with tapped(model, receive):
+        model(*draw(), PADDING)
+    expected = {f"encoder.{i}.self": ("source", "source") for i in range(LAYERS)}
+    for i in range(LAYERS):
+        expected[f"decoder.{i}.self"] = ("target", "target")
+        expected[f"decoder.{i}.cross"] = ("target", "source")
+    assert sides == expected
+    assert {path: (a.queries, a.keys) for path, a in attentions(model).items()} == expected

@@ -11,7 +11,7 @@ from attnscale.attention import SCALE_MODES, MultiHeadAttention, attentions
 from attnscale.model.autoencoder import AttentionAutoencoder
 from attnscale.model.layers import AttentionSettings
 from attnscale.model.transformer import Transformer
-from attnscale.task.groups import adjust, parameter_groups, rule_of
+from attnscale.task.groups import adjust, named_groups, parameter_groups, rule_of
 
 D_K = 16
 C = D_K**-0.5
@@ -184,3 +184,34 @@ def test_the_control_refuses_other_optimizers(kind: Any) -> None:
     ):
         adjust(optimizer)
     assert not adjust(kind(parameter_groups(autoencoder("learned")), lr=LR))
+
+
+def test_groups_have_the_names_of_metrics() -> None:
+    model = autoencoder("learned")
+    names = ["total", "q", "k", "v", "o"]
+    paths = list(attentions(model))
+    own = [f"{path}/{name}" for path in paths for name in names[1:]]
+    assert list(named_groups(model, per_attention=False)) == names
+    groups = named_groups(model, per_attention=True)
+    assert list(groups) == [*names, *own]
+    assert [id(p) for p in groups["total"]] == [id(p) for p in model.parameters()]
+    for name in names[1:]:
+        parts = [p for path in paths for p in groups[f"{path}/{name}"]]
+        layers = [getattr(attention, name) for attention in attentions(model).values()]
+        assert [id(p) for p in groups[name]] == [id(p) for p in parts]
+        assert [id(p) for p in parts] == [id(p) for layer in layers for p in layer.parameters()]
+
+
+def test_groups_hold_what_trains() -> None:
+    model = autoencoder("sqrt")
+    path, attention = next(iter(attentions(model).items()))
+    attention.q.weight.requires_grad_(False)
+    groups = named_groups(model, per_attention=True)
+    for name in ("total", "q", f"{path}/q"):
+        assert all(p is not attention.q.weight for p in groups[name]), name
+    assert [id(p) for p in groups[f"{path}/q"]] == [id(attention.q.bias)]
+
+
+def test_one_attention_has_no_groups_of_its_own() -> None:
+    model = MultiHeadAttention(d_model=7, n_heads=1, d_k=4, d_v=3, scale="sqrt")
+    assert list(named_groups(model, per_attention=True)) == ["total", "q", "k", "v", "o"]

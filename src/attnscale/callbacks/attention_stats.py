@@ -24,8 +24,8 @@ from attnscale.attention.stats import (
     sample_of,
     spectral_norm,
 )
-from attnscale.task.observing import Receiver
-from attnscale.task.stepping import SteppedModule
+from attnscale.task.callback import StepCallback
+from attnscale.task.loop import Receiver
 
 LEAST_SAMPLES = 15
 LONGEST_STRIDE = 100
@@ -41,8 +41,8 @@ BLOCK = 16
 MOST_TOGETHER = 2**22
 """Entries of the score matrices of attentions that are measured together."""
 
-Listener = Callable[[SteppedModule, int, str, dict[str, list[float]]], None]
-"""(task, step, attention's path, statistic -> value of each head)."""
+Listener = Callable[[int, str, dict[str, list[float]]], None]
+"""(step, attention's path, statistic -> value of each head)."""
 
 
 def stride(every: int | None, total: int | None) -> int:
@@ -106,7 +106,7 @@ def alike(seen: Sequence[Seen]) -> list[list[Seen]]:
     return groups
 
 
-class AttentionStats(pl.Callback):
+class AttentionStats(StepCallback):
     """Records statistics of every attention every so many steps."""
 
     def __init__(
@@ -144,42 +144,42 @@ class AttentionStats(pl.Callback):
         self.listeners: list[Listener] = []
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Find out how long the run is, and start looking."""
-        assert isinstance(pl_module, SteppedModule)
-        total = pl_module.stepping.total_steps(trainer.train_dataloader.n_batches)  # type: ignore[union-attr]
+        """Find out how long the run is."""
+        total = self.module.total_steps
         self.steps_between = stride(self.every, total)
         self.steps_between_heads = stride(self.heads_every, total)
-        pl_module.observers.append(self)
 
     # --- one step ---
 
-    def receiver(self, module: SteppedModule, batch: Any) -> Receiver | None:
+    def receiver(self, batch: Any) -> Receiver | None:
         """Look at the first batch of a sampled step."""
-        step = module.steps_done
-        if step % self.steps_between or module.batches_done % module.stepping.accumulate:
+        loop = self.module.loop
+        step = loop.steps_done
+        if step % self.steps_between or not loop.starts_a_step:
             return None
 
         self.seen = []
 
         def receive(path: str, attended: Attended) -> None:
-            self.seen.append(Seen(step, path, attended, module.real_queries(path, batch)))
+            real = self.module.real_queries(attended.queries, batch)
+            self.seen.append(Seen(step, path, attended, real))
 
         return receive
 
-    def before_step(self, module: SteppedModule) -> None:
+    def before_step(self) -> None:
         """Measure what the forward pass showed, before the weights change."""
         seen, self.seen = self.seen, []
         measured = [entry for group in alike(seen) for entry in self.sample(group)]
         order = {one.path: place for place, one in enumerate(seen)}
         self.kept += sorted(measured, key=lambda entry: order[entry.path])
 
-    def after_step(self, module: SteppedModule) -> None:
+    def after_step(self) -> None:
         """Read back: at once where samples are rare, else in blocks."""
         if not self.kept:
             return
         steps = len({entry.step for entry in self.kept})
         if steps and (self.steps_between >= BLOCK or steps >= BLOCK):
-            self.read_back(module)
+            self.read_back()
 
     @torch.no_grad()
     def sample(self, group: Sequence[Seen]) -> list[Kept]:
@@ -215,27 +215,29 @@ class AttentionStats(pl.Callback):
 
     # --- reading back ---
 
-    def _together(self, module: SteppedModule, table: Tensor, count: Tensor) -> Tensor:
+    def _together(self, table: Tensor, count: Tensor) -> Tensor:
         """Join the tables of all processes, each weighted by its rows."""
-        tables, counts = (module.all_gather(x) for x in (table, count))
+        tables, counts = (self.module.all_gather(x) for x in (table, count))
         assert isinstance(tables, Tensor)
         assert isinstance(counts, Tensor)
         weights = counts / counts.sum(dim=0).clamp_min(1)
         return (tables * weights[:, None]).sum(dim=0)
 
-    def read_back(self, module: SteppedModule, *, together: bool = True) -> None:
+    def read_back(self, *, together: bool = True) -> None:
         """Turn kept tensors into points, and tell the listeners.
 
         Args:
-            module: The task that trains.
             together: Whether all processes read back now.
         """
         kept, self.kept = self.kept, []
+        if not kept:
+            return
+        module = self.module
         for step, path, names, own, count in kept:
             table = own
             if together and module.trainer.world_size > 1:
                 largest = [i for i, name in enumerate(names) if name in LARGEST]
-                table = self._together(module, own, count)
+                table = self._together(own, count)
                 if largest:
                     # A process without any row has no largest value.
                     some = torch.where(count > 0, own[largest], -torch.inf)
@@ -245,7 +247,7 @@ class AttentionStats(pl.Callback):
                     table[largest] = torch.where(most == -torch.inf, 0.0, most)
             values = dict(zip(names, table.tolist(), strict=True))
             for listener in self.listeners:
-                listener(module, step, path, values)
+                listener(step, path, values)
             module.write(self.figures(path, values, step), step)
 
     def figures(self, path: str, values: dict[str, list[float]], step: int) -> dict[str, float]:
@@ -266,30 +268,25 @@ class AttentionStats(pl.Callback):
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Read back, and take the spectral norms."""
-        assert isinstance(pl_module, SteppedModule)
         if trainer.state.fn != "fit":
             return
-        self.read_back(pl_module)
+        self.read_back()
         if AT_VALIDATION not in self.names:
             return
-        for path, attention in attentions(pl_module.model).items():
+        for path, attention in attentions(self.module.model).items():
             with torch.no_grad():
                 norms = spectral_norm(
                     attention.q.weight.float(), attention.k.weight.float(), attention.n_heads
                 )
             figures = self.figures(path, {AT_VALIDATION: norms.tolist()}, 0)
-            pl_module.write(figures, trainer.global_step)
+            self.module.write(figures, trainer.global_step)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Read back what is left, and stop looking."""
-        assert isinstance(pl_module, SteppedModule)
-        self.read_back(pl_module)
-        if self in pl_module.observers:
-            pl_module.observers.remove(self)
+        """Read back what is left."""
+        self.read_back()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """Keep what was measured, without waiting for other processes."""
-        if isinstance(pl_module, SteppedModule):
-            self.read_back(pl_module, together=False)
+        self.read_back(together=False)

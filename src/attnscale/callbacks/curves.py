@@ -11,20 +11,18 @@ back at once: reading one back each step costs more than a small model's step.
 
 import math
 import time
-from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from attnscale.attention import attentions
-from attnscale.task.stepping import SteppedModule
+from attnscale.task.callback import StepCallback
+from attnscale.task.groups import named_groups
 
 READ_BACK_STEPS = 128
-PROJECTIONS = ("q", "k", "v", "o")
 
 
-class Curves(pl.Callback):
+class Curves(StepCallback):
     """Records ``train/loss`` and ``grad_norm/…`` against optimizer steps."""
 
     def __init__(self, *, per_attention: bool) -> None:
@@ -42,70 +40,52 @@ class Curves(pl.Callback):
         self.names: list[str] = []
         self.members = torch.empty(0)
         self.every = 1
-        self.seen = self.clipped = 0
+        self.measured = self.clipped = 0
         self.rate = math.nan
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Find out which parameter counts for which norm."""
-        assert isinstance(pl_module, SteppedModule)
         self.every = max(1, getattr(trainer, "log_every_n_steps", 1))
-        self.parameters = [p for p in pl_module.model.parameters() if p.requires_grad]
+        groups = named_groups(self.module.model, per_attention=self.per_attention)
+        self.parameters = groups["total"]
         position = {id(p): i for i, p in enumerate(self.parameters)}
-        groups: dict[str, list[int]] = {"grad_norm/total": list(range(len(self.parameters)))}
-        found = attentions(pl_module.model)
-        for name in PROJECTIONS:
-            groups[f"grad_norm/{name}"] = [
-                position[id(p)]
-                for attention in found.values()
-                for p in attention.projections()[name]
-                if p.requires_grad
-            ]
-        if self.per_attention and len(found) > 1:
-            for path, attention in found.items():
-                for name, parameters in attention.projections().items():
-                    groups[f"grad_norm/{path}/{name}"] = [
-                        position[id(p)] for p in parameters if p.requires_grad
-                    ]
-        self.names = list(groups)
+        self.names = [f"grad_norm/{name}" for name in groups]
         self.members = torch.zeros(len(self.parameters), len(groups), dtype=torch.float64)
-        for column, rows in enumerate(groups.values()):
-            self.members[rows, column] = 1.0
+        for column, parameters in enumerate(groups.values()):
+            self.members[[position[id(p)] for p in parameters], column] = 1.0
 
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def before_clipping(self) -> None:
         """Keep this step's loss and the norm of each parameter's gradient, as one tensor."""
-        assert isinstance(pl_module, SteppedModule)
-        step = trainer.global_step
+        loop = self.module.loop
+        step, loss = loop.steps_done, loop.step_loss
         if step % self.every:
             return
-        loss = pl_module.step_loss
         gradients = [loss if p.grad is None else p.grad for p in self.parameters]
         wide = torch.promote_types(loss.dtype, torch.float32)
         norms = list(torch._foreach_norm(gradients, 2, wide))
         for i, p in enumerate(self.parameters):
             if p.grad is None:
                 norms[i] = torch.zeros_like(norms[i])
-        rate = float(optimizer.param_groups[0]["lr"])
+        rate = float(self.module.trainer.optimizers[0].param_groups[0]["lr"])
         if rate != self.rate:
             self.rate = rate
-            pl_module.write({"train/lr": rate}, step)
+            self.module.write({"train/lr": rate}, step)
         self.rows.append(torch.stack([loss.to(wide), *norms]))
         self.steps.append(step)
         self.times.append(time.time())
         if len(self.rows) >= READ_BACK_STEPS:
-            self.read_back(pl_module)
+            self.read_back()
 
     @torch.no_grad()
-    def read_back(self, module: SteppedModule, *, together: bool = True) -> None:
+    def read_back(self, *, together: bool = True) -> None:
         """Turn the kept tensors into points.
 
         Args:
-            module: The task that trains.
             together: Whether all processes read back now, so that losses can be averaged over them.
         """
         if not self.rows:
             return
+        module = self.module
         table = torch.stack(self.rows)
         if together and module.trainer.world_size > 1:
             table[:, 0] = module.all_gather(table[:, 0].contiguous()).mean(dim=0)  # type: ignore[union-attr]
@@ -118,50 +98,41 @@ class Curves(pl.Callback):
             summed = torch.stack(own, dim=1)
         norms = summed.sqrt().tolist()
         losses = wide[:, 0].tolist()
-        limit = module.stepping.clip_value
-        clips = bool(limit) and module.stepping.clip_algorithm != "value"
+        limit = module.loop.settings.clip_value
+        clips = bool(limit) and module.loop.settings.clip_algorithm != "value"
         for step, at, loss, row in zip(self.steps, self.times, losses, norms, strict=True):
             figures = dict(zip(self.names, row, strict=True))
             if clips:
-                self.seen += 1
+                self.measured += 1
                 self.clipped += figures["grad_norm/total"] > limit
             module.write({"train/loss": loss, **figures}, step, int(at * 1000))
             if together:
-                self._check(module, loss, figures, step)
+                self._check(loss, figures, step)
         if clips:
-            module.write({"grad_norm/clipped_share": self.clipped / self.seen}, self.steps[-1])
+            module.write({"grad_norm/clipped_share": self.clipped / self.measured}, self.steps[-1])
         module.results["train/loss"] = losses[-1]
         self.rows, self.steps, self.times = [], [], []
 
-    def _check(
-        self, module: SteppedModule, loss: float, figures: dict[str, float], step: int
-    ) -> None:
+    def _check(self, loss: float, figures: dict[str, float], step: int) -> None:
         """Note the first figure that is not finite: the loss, else the gradient nearest to it."""
         if not math.isfinite(loss):
-            module.mark_diverged("train/loss", step)
+            self.module.mark_diverged("train/loss", step)
         elif not math.isfinite(figures["grad_norm/total"]):
-            if getattr(module.trainer.precision_plugin, "scaler", None) is not None:
+            if getattr(self.module.trainer.precision_plugin, "scaler", None) is not None:
                 return  # The gradient scaler skips such a step and goes on.
             broken = [name for name in self.names if not math.isfinite(figures[name])]
-            module.mark_diverged(max(broken, key=lambda name: name.count("/")), step)
+            self.module.mark_diverged(max(broken, key=lambda name: name.count("/")), step)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Read back, so that the first figure that is not finite is the one named."""
-        assert isinstance(pl_module, SteppedModule)
-        self.read_back(pl_module)
+        self.read_back()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Read back, so that a loss that is not finite ends training here at the latest."""
-        assert isinstance(pl_module, SteppedModule)
-        self.read_back(pl_module)
+        self.read_back()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """Keep what was measured, without waiting for other processes."""
-        if isinstance(pl_module, SteppedModule) and self.parameters:
-            self.read_back(pl_module, together=False)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return nothing: points that were read back are in the record."""
-        return {}
+        self.read_back(together=False)

@@ -1,7 +1,8 @@
 """Gradients after clipping, and the size of the steps: what ``curves`` does not record each step.
 
     grad_norm_clipped/<group>   norm after clipping, where clipping is on
-    update_ratio/<group>        ‖ΔW‖ / ‖W‖ of a step, ΔW taken across ``optimizer.step``
+    update_ratio/<group>        ‖ΔW‖ / ‖W‖ of a step, ΔW taken across ``optimizer.step``,
+                                before anything else (QK-Clip) changes weights
     grad_norm/skipped           1 at a step that the gradient scaler skipped (fp16), else 0
 
 A group is total, q, k, v, o (over all attentions). Gradients are unscaled, accumulated, averaged
@@ -15,12 +16,9 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from attnscale.attention import attentions
 from attnscale.callbacks.attention_stats import stride
-from attnscale.task.observing import Receiver
-from attnscale.task.stepping import SteppedModule
-
-PROJECTIONS = ("q", "k", "v", "o")
+from attnscale.task.callback import StepCallback
+from attnscale.task.groups import named_groups
 
 
 def _norm(tensors: Sequence[Tensor]) -> Tensor:
@@ -32,7 +30,7 @@ def _norm(tensors: Sequence[Tensor]) -> Tensor:
     return total
 
 
-class GradientStats(pl.Callback):
+class GradientStats(StepCallback):
     """Records clipped norms and update-to-weight ratios every so many steps."""
 
     def __init__(self, *, every: int | None) -> None:
@@ -55,34 +53,21 @@ class GradientStats(pl.Callback):
         self.step = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Find the groups, and start looking."""
-        assert isinstance(pl_module, SteppedModule)
-        total = pl_module.stepping.total_steps(trainer.train_dataloader.n_batches)  # type: ignore[union-attr]
-        self.steps_between = stride(self.every, total)
-        trained = [p for p in pl_module.model.parameters() if p.requires_grad]
-        self.groups = {"total": trained}
-        for name in PROJECTIONS:
-            found = attentions(pl_module.model).values()
-            self.groups[name] = [
-                p for attention in found for p in attention.projections()[name] if p.requires_grad
-            ]
+        """Find the groups."""
+        self.steps_between = stride(self.every, self.module.total_steps)
+        self.groups = named_groups(self.module.model, per_attention=False)
         self.scaler = getattr(trainer.precision_plugin, "scaler", None)
-        pl_module.observers.append(self)
-
-    def receiver(self, module: SteppedModule, batch: Any) -> Receiver | None:
-        """Look at no tap."""
-        return None
 
     @torch.no_grad()
-    def before_step(self, module: SteppedModule) -> None:
+    def before_step(self) -> None:
         """Take clipped gradients and a copy of the weights, at a sampled step."""
-        self.step = module.steps_done
+        self.step = self.module.loop.steps_done
         scaler = self.scaler
         if scaler is not None:
             self.scale = scaler.get_scale()
         if self.step % self.steps_between:
             return
-        if module.stepping.clip_value:
+        if self.module.loop.settings.clip_value:
             self.figures = {
                 f"grad_norm_clipped/{name}": _norm([p.grad for p in ps if p.grad is not None])
                 for name, ps in self.groups.items()
@@ -90,12 +75,13 @@ class GradientStats(pl.Callback):
         self.before = [p.detach().clone() for p in self.groups["total"]]
 
     @torch.no_grad()
-    def after_step(self, module: SteppedModule) -> None:
+    def after_step(self) -> None:
         """Record how far the weights went, and whether the step was skipped."""
         scaler = self.scaler
         if scaler is not None:
             # A scaler that found an overflow leaves the weights alone and lowers its scale.
-            module.write({"grad_norm/skipped": float(scaler.get_scale() < self.scale)}, self.step)
+            skipped = float(scaler.get_scale() < self.scale)
+            self.module.write({"grad_norm/skipped": skipped}, self.step)
         if not self.before:
             return
         moved = dict(
@@ -111,11 +97,5 @@ class GradientStats(pl.Callback):
             size = _norm([old[id(p)] for p in parameters])
             self.figures[f"update_ratio/{name}"] = change / size.clamp_min(1e-30)
         values = torch.stack(list(self.figures.values())).tolist()
-        module.write(dict(zip(self.figures, values, strict=True)), self.step)
+        self.module.write(dict(zip(self.figures, values, strict=True)), self.step)
         self.before, self.figures = [], {}
-
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Stop looking."""
-        assert isinstance(pl_module, SteppedModule)
-        if self in pl_module.observers:
-            pl_module.observers.remove(self)

@@ -9,10 +9,10 @@ Nothing is recorded for modes that learn no scale.
 import pytorch_lightning as pl
 
 from attnscale.attention import attentions
-from attnscale.task.stepping import SteppedModule
+from attnscale.task.callback import TaskCallback
 
 
-class LearnedScales(pl.Callback):
+class LearnedScales(TaskCallback):
     """Records the learned scales before the first step and at each validation."""
 
     def __init__(self, *, per_head: bool) -> None:
@@ -23,10 +23,10 @@ class LearnedScales(pl.Callback):
         """
         self.per_head = per_head
 
-    def record(self, module: SteppedModule, step: int) -> None:
+    def record(self, step: int) -> None:
         """Write the learned scales as they are now."""
         figures: dict[str, float] = {}
-        for path, attention in attentions(module.model).items():
+        for path, attention in attentions(self.module.model).items():
             learned = attention.learned_scale()
             if learned is None:
                 continue
@@ -38,15 +38,13 @@ class LearnedScales(pl.Callback):
                     for head, value in enumerate(values)
                 }
         if figures:
-            module.write(figures, step)
+            self.module.write(figures, step)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record the start."""
-        assert isinstance(pl_module, SteppedModule)
-        self.record(pl_module, trainer.global_step)
+        self.record(trainer.global_step)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record at each validation."""
-        assert isinstance(pl_module, SteppedModule)
         if trainer.state.fn == "fit":
-            self.record(pl_module, trainer.global_step)
+            self.record(trainer.global_step)

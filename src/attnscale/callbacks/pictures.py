@@ -21,15 +21,14 @@ import torch
 from attnscale.attention import Attended, tapped
 from attnscale.attention.stats import counted_rows, predicted_std
 from attnscale.callbacks.attention_stats import AttentionStats
-from attnscale.task.stepping import SteppedModule
-from attnscale.tracking.logger import MLflowLogger
+from attnscale.task.callback import TaskCallback
 
 FOLDER = "pictures"
 BINS = 61
 ARTIFACTS = "attention"
 
 
-class Pictures(pl.Callback):
+class Pictures(TaskCallback):
     """Saves arrays of attention while it trains, and draws them when training ends."""
 
     def __init__(self, *, examples: int, histogram_examples: int, epochs: Sequence[int]) -> None:
@@ -59,51 +58,49 @@ class Pictures(pl.Callback):
             if isinstance(callback, AttentionStats) and self.hear not in callback.listeners:
                 callback.listeners.append(self.hear)
 
-    def hear(
-        self, module: SteppedModule, step: int, path: str, values: dict[str, list[float]]
-    ) -> None:
+    def hear(self, step: int, path: str, values: dict[str, list[float]]) -> None:
         """Keep the entropies of the attentions."""
         if "entropy_norm" in values:
             self.entropies.setdefault(path, []).append((step, values["entropy_norm"]))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save the start."""
-        self.save(trainer, pl_module)
+        self.save()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save after a chosen epoch."""
         if trainer.current_epoch + 1 in self.epochs:
-            self.save(trainer, pl_module)
+            self.save()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save the end, and draw."""
-        self.save(trainer, pl_module)
-        assert isinstance(pl_module, SteppedModule)
+        self.save()
         if trainer.is_global_zero and self.saved:
-            self.draw(pl_module)
+            self.draw()
 
     @torch.no_grad()
-    def save(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def save(self) -> None:
         """Look at the fixed examples, and write the arrays of this step; main process only."""
-        assert isinstance(module, SteppedModule)
+        module, trainer = self.module, self.module.trainer
         step = trainer.global_step
         if not trainer.is_global_zero or step in self.saved:
             return
         if self.batch is None:
-            found = module.picture_batch(self.count)
+            examples = module.data.examples(self.count)
+            if examples is None:
+                return
+            examples = module.transfer_batch_to_device(examples, module.device, 0)
             # In the number format of the weights, as Lightning does for the batches that train.
-            self.batch = trainer.precision_plugin.convert_input(found)
-        if self.batch is None:
-            return
+            self.batch = trainer.precision_plugin.convert_input(examples)
         arrays: dict[str, Any] = {}
 
         def receive(path: str, attended: Attended) -> None:
-            arrays.update(self._arrays(module, path, attended))
+            arrays.update(self._arrays(path, attended))
 
         training = module.training
         module.eval()
         try:
-            with tapped(module.model, receive), module.picture_context():
+            with tapped(module.model, receive), trainer.precision_plugin.forward_context():
                 module.loss(self.batch)
         finally:
             module.train(training)
@@ -111,8 +108,8 @@ class Pictures(pl.Callback):
         np.savez_compressed(self.folder / f"step_{step:07d}.npz", **arrays)
         self.saved.append(step)
 
-    def _arrays(self, module: SteppedModule, path: str, attended: Attended) -> dict[str, Any]:
-        real = module.real_queries(path, self.batch)
+    def _arrays(self, path: str, attended: Attended) -> dict[str, Any]:
+        real = self.module.real_queries(attended.queries, self.batch)
         keep, rows = counted_rows(attended, real)
         logits, kept = attended.logits(), keep & rows[..., None]
         n = keep.sum(dim=-1, keepdim=True).clamp_min(1)
@@ -122,7 +119,10 @@ class Pictures(pl.Callback):
         bound = max(float(np.abs(centred).max()) if centred.size else 1.0, 1e-6)
         counts, edges = np.histogram(centred, BINS, range=(-bound, bound))
         predicted = predicted_std(attended, real) if bool(rows.any()) else 0.0
-        queries, keys = module.labels(path, self.batch, self.examples)
+        queries, keys = (
+            self.module.data.labels(side, self.batch, self.examples)
+            for side in (attended.queries, attended.keys)
+        )
         return {
             f"weights/{path}": attended.weights()[: self.examples].half().cpu().numpy(),
             f"counts/{path}": counts,
@@ -132,7 +132,7 @@ class Pictures(pl.Callback):
             f"keys/{path}": np.array(json.dumps(keys, ensure_ascii=False)),
         }
 
-    def draw(self, module: SteppedModule) -> None:
+    def draw(self) -> None:
         """Draw the pictures from the saved arrays, and hand them to the record."""
         from attnscale.figures.page import to_png
         from attnscale.figures.saved import drawings
@@ -141,7 +141,4 @@ class Pictures(pl.Callback):
         for name, spec in drawings(files, self.entropies).items():
             path = self.folder / f"{name}.png"
             path.write_bytes(to_png(spec))
-        for logger in module.trainer.loggers:
-            if isinstance(logger, MLflowLogger):
-                for path in sorted(self.folder.iterdir()):
-                    logger.record.file(path, ARTIFACTS)
+        self.module.artifacts(self.folder, ARTIFACTS)

@@ -1,15 +1,15 @@
 """One progress bar over all optimizer steps, updated twice a second at most."""
 
 import sys
-from typing import Any, cast
+from typing import Any
 
 import pytorch_lightning as pl
 from tqdm import tqdm
 
-from attnscale.task.stepping import SteppedModule
+from attnscale.task.callback import TaskCallback
 
 
-class Progress(pl.Callback):
+class Progress(TaskCallback):
     """Shows epoch, steps per second, and the last losses."""
 
     def __init__(self) -> None:
@@ -18,11 +18,10 @@ class Progress(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Open the bar on the main process."""
-        if not trainer.is_global_zero or not isinstance(pl_module, SteppedModule):
+        if not trainer.is_global_zero:
             return
-        total = pl_module.stepping.total_steps(cast(Any, trainer.train_dataloader).n_batches)
         self.bar = tqdm(
-            total=total,
+            total=self.module.total_steps,
             initial=trainer.global_step,
             unit="step",
             mininterval=0.5,
@@ -41,10 +40,11 @@ class Progress(pl.Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Show the last losses."""
-        if self.bar is not None and isinstance(pl_module, SteppedModule):
-            shown = {k: f"{v:.4g}" for k, v in pl_module.results.items() if k.endswith("/loss")}
+        if self.bar is not None:
+            results = self.module.results.items()
+            losses = {name: f"{value:.4g}" for name, value in results if name.endswith("/loss")}
             self.bar.set_description(f"epoch {trainer.current_epoch + 1}", refresh=False)
-            self.bar.set_postfix(shown, refresh=False)
+            self.bar.set_postfix(losses, refresh=False)
 
     def _close(self) -> None:
         if self.bar is not None:

@@ -16,8 +16,7 @@ import math
 import pytorch_lightning as pl
 
 from attnscale.callbacks.attention_stats import AttentionStats
-from attnscale.task.stepping import SteppedModule
-from attnscale.tracking.logger import MLflowLogger
+from attnscale.task.callback import TaskCallback
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +24,7 @@ MOST_ALARMS = 40
 """Alarms that are written down; a sick model of many heads has hundreds."""
 
 
-class Watchdog(pl.Callback):
+class Watchdog(TaskCallback):
     """Listens to the statistics of the attentions; needs the callback that samples them."""
 
     def __init__(
@@ -58,22 +57,19 @@ class Watchdog(pl.Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Listen to the callback that samples."""
-        assert isinstance(pl_module, SteppedModule)
-        pl_module.stop_when_diverged = self.stop
+        self.module.loop.stop_when_diverged = self.stop
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, AttentionStats) and self.inspect not in callback.listeners:
                 callback.listeners.append(self.inspect)
 
-    def inspect(
-        self, module: SteppedModule, step: int, path: str, values: dict[str, list[float]]
-    ) -> None:
+    def inspect(self, step: int, path: str, values: dict[str, list[float]]) -> None:
         """Look at the figures of one attention at one step; the same on every process."""
         for name, heads in values.items():
             broken = [i for i, value in enumerate(heads) if not math.isfinite(value)]
             if broken:
                 where = ", ".join(f"head {head}" for head in broken)
-                self.alarm(module, f"not finite: {path} {where}, {name} at step {step}")
-                module.mark_diverged(f"attention/{path}/{name}", step)
+                self.alarm(f"not finite: {path} {where}, {name} at step {step}")
+                self.module.mark_diverged(f"attention/{path}/{name}", step)
                 return
         for name, (trouble, bound, above) in self.bounds.items():
             for head, value in enumerate(values.get(name, ())):
@@ -84,47 +80,41 @@ class Watchdog(pl.Callback):
                 self.told.add(key)
                 sign = "above" if above else "below"
                 self.alarm(
-                    module,
                     f"{trouble}: {path} head {head} at step {step}, {name} {value:.4g} {sign} "
-                    f"{bound:g}",
+                    f"{bound:g}"
                 )
 
-    def alarm(self, module: SteppedModule, text: str) -> None:
+    def alarm(self, text: str) -> None:
         """Write an alarm to the screen and to the run."""
         if len(self.alarms) == MOST_ALARMS:
             return
         self.alarms.append(text)
-        if not module.trainer.is_global_zero:
+        if not self.module.trainer.is_global_zero:
             return
         # One line on the screen: the log file and the run's tag have them all.
         extra = {"file_only": len(self.alarms) > 1}
         log.warning("%s (any more: tag 'alarms' of the run)", text, extra=extra)
 
-    def write(self, module: SteppedModule) -> None:
+    def write(self) -> None:
         """Write the alarms so far to the run."""
         if len(self.alarms) == self.written:
             return
         self.written = len(self.alarms)
-        for logger in module.trainer.loggers:
-            if isinstance(logger, MLflowLogger) and module.trainer.is_global_zero:
-                logger.record.tags({"alarms": "\n".join(self.alarms)})
+        self.module.tag({"alarms": "\n".join(self.alarms)})
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the alarms so far."""
-        assert isinstance(pl_module, SteppedModule)
-        self.write(pl_module)
+        self.write()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """Write the alarms so far."""
-        if isinstance(pl_module, SteppedModule):
-            self.write(pl_module)
+        self.write()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Say in the run where a figure stopped being finite."""
-        assert isinstance(pl_module, SteppedModule)
-        where = pl_module.diverged
+        where = self.module.diverged
         if where is not None and not any(text.startswith("not finite") for text in self.alarms):
-            self.alarm(pl_module, f"not finite: {where.metric} at step {where.step}")
-        self.write(pl_module)
+            self.alarm(f"not finite: {where.metric} at step {where.step}")
+        self.write()

@@ -4,15 +4,15 @@ x ~ N(0, 1) in every component, so Var(x) = 1 and a model that always answers 0 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from attnscale.data.batching import BlockLoader, Processes, shuffled
+from attnscale.data.batching import BlockLoader, shuffled
+from attnscale.data.module import DataModule
 
 SPLITS = ("train", "val", "test")
 
@@ -36,7 +36,7 @@ def draw(*, n: int, length: int, d_model: int, seed: int, split: str) -> Tensor:
     return torch.randn(n, length, d_model, generator=generator)
 
 
-class GaussianData(pl.LightningDataModule):
+class GaussianData(DataModule):
     """Seeded, disjoint training, validation and test sets of Gaussian sequences, held in memory."""
 
     def __init__(
@@ -85,14 +85,7 @@ class GaussianData(pl.LightningDataModule):
         self.length, self.d_model = length, d_model
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.shuffle, self.seed = shuffle, seed
-        self.block = 1
-        self.limit_train: float | None = None
-        self.overfit: float = 0.0
         self.sets: dict[str, Tensor] = {}
-
-    def model_arguments(self) -> dict[str, int]:
-        """Return what a model must know of the data: nothing, sizes come from the model."""
-        return {}
 
     def train_lengths(self) -> npt.NDArray[np.int64]:
         """Return the lengths of the training sequences: all the same."""
@@ -101,10 +94,6 @@ class GaussianData(pl.LightningDataModule):
     def train_tokens(self) -> int:
         """Return the positions of the training set."""
         return self.n["train"] * self.length
-
-    def record(self) -> dict[str, Any]:
-        """Return what a checkpoint must carry to be used: nothing here."""
-        return {}
 
     def setup(self, stage: str | None = None) -> None:
         """Draw the sets, once."""
@@ -116,38 +105,17 @@ class GaussianData(pl.LightningDataModule):
                 for split, n in self.n.items()
             }
 
-    def _processes(self) -> Processes:
-        trainer = self.trainer
-        return (
-            Processes() if trainer is None else Processes(trainer.global_rank, trainer.world_size)
-        )
-
-    def _epoch(self) -> int:
-        return 0 if self.trainer is None else self.trainer.current_epoch
-
-    def _loader(
-        self,
-        split: str,
-        plan: Callable[[int], tuple[Tensor, ...]],
-        *,
-        block: int,
-        limit: float | None,
-    ) -> BlockLoader[SequenceBatch]:
+    def _fetch(self, split: str) -> Callable[[Tensor], SequenceBatch]:
         processes, data = self._processes(), self.sets[split]
 
         def fetch(indices: Tensor) -> SequenceBatch:
             part = processes.share(indices)
             return SequenceBatch(data[part], len(part) * processes.world / len(indices))
 
-        return BlockLoader(plan=plan, fetch=fetch, epoch=self._epoch, block=block, limit=limit)
-
-    def first(self, split: str, count: int, device: torch.device) -> SequenceBatch:
-        """Return the first sequences of a split, on a device."""
-        self.setup()
-        return SequenceBatch(self.sets[split][:count].to(device), 1.0)
+        return fetch
 
     def train_dataloader(self) -> BlockLoader[SequenceBatch]:
-        """Return the training batches in blocks of ``block``."""
+        """Return the training batches."""
 
         def plan(epoch: int) -> tuple[Tensor, ...]:
             n = self.n["train"]
@@ -155,19 +123,26 @@ class GaussianData(pl.LightningDataModule):
             order = shuffled(n, self.seed, epoch) if ordered else torch.arange(n)
             return torch.split(order, self.batch_size)
 
-        limit = self.overfit or self.limit_train
-        return self._loader("train", plan, block=self.block, limit=limit)
+        return self._training_blocks(plan, self._fetch("train"))
 
     def _evaluation(self, split: str) -> BlockLoader[SequenceBatch]:
-        if self.overfit and split == "val":
-            return self.train_dataloader()
         batches = torch.split(torch.arange(self.n[split]), self.eval_batch_size)
-        return self._loader(split, lambda _: batches, block=1, limit=None)
+        return self._evaluation_blocks(batches, self._fetch(split))
 
     def val_dataloader(self) -> BlockLoader[SequenceBatch]:
-        """Return the validation batches, in order, each in a block of its own."""
-        return self._evaluation("val")
+        """Return the validation batches, in order."""
+        return self.train_dataloader() if self.overfit else self._evaluation("val")
 
     def test_dataloader(self) -> BlockLoader[SequenceBatch]:
-        """Return the test batches, in order, each in a block of its own."""
+        """Return the test batches, in order."""
         return self._evaluation("test")
+
+    def examples(self, count: int) -> SequenceBatch:
+        """Return the first validation sequences."""
+        self.setup()
+        return SequenceBatch(self.sets["val"][:count], 1.0)
+
+    def labels(self, side: str, batch: SequenceBatch, count: int) -> list[list[str]]:
+        """Return positions, counted from 1; the sides are the same."""
+        positions = [str(i) for i in range(1, batch.x.shape[1] + 1)]
+        return [positions] * min(count, len(batch.x))

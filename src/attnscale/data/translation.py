@@ -1,24 +1,26 @@
 """What every translation corpus shares: from pairs of texts to batches of numbers."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
 from attnscale.data.batching import BlockLoader, Processes
 from attnscale.data.buckets import by_sentences, by_tokens
 from attnscale.data.corpus import shift_warning
+from attnscale.data.module import DataModule
 from attnscale.data.packed import FlatTokens, Packed
 from attnscale.data.vocabulary import BEGIN, END, PADDING, UNKNOWN, Preprocessing, Vocabulary
 
 log = logging.getLogger(__name__)
 
 TOO_LONG = ("skip", "cut")
+LEGIBLE_TOKENS = 24
+"""Longest source sentence, END counted, whose attention map is still legible."""
 SIDES = ("source", "target")
 
 
@@ -48,7 +50,7 @@ class Split(NamedTuple):
     target: Packed
 
 
-class TranslationData(pl.LightningDataModule):
+class TranslationData(DataModule):
     """A parallel corpus in one direction. A subclass says where the pairs come from."""
 
     def __init__(
@@ -113,9 +115,6 @@ class TranslationData(pl.LightningDataModule):
         self.min_frequency, self.max_length, self.too_long = min_frequency, max_length, too_long
         self.batch_tokens, self.batch_sentences = batch_tokens, batch_sentences
         self.eval_batch_sentences, self.seed = eval_batch_sentences, seed
-        self.block = 1
-        self.limit_train: float | None = None
-        self.overfit: float = 0.0
         self.vocabularies: dict[str, Vocabulary] = {}
         self.splits: dict[str, Split] = {}
 
@@ -133,9 +132,9 @@ class TranslationData(pl.LightningDataModule):
 
     # --- preparing ---
 
-    def take_vocabularies(self, source: Sequence[str], target: Sequence[str]) -> None:
+    def take_record(self, record: Mapping[str, Any]) -> None:
         """Use vocabularies of a checkpoint instead of building them from the training set."""
-        self.vocabularies = {"source": Vocabulary(source), "target": Vocabulary(target)}
+        self.vocabularies = {side: Vocabulary(tokens) for side, tokens in record.items()}
 
     def _raw(self, split: str) -> tuple[list[str], list[str], list[FlatTokens]]:
         """Read and tokenise a split; tokens go into flat arrays under numbers of their own."""
@@ -165,10 +164,8 @@ class TranslationData(pl.LightningDataModule):
             log.info("data: %s: %d pairs with an empty side left out", split, empty)
         if long:
             done = "left out" if training and self.too_long == "skip" else "cut"
-            log.info(
-                "data: %s: %d pairs of more than data.max_length=%d tokens %s",
-                *(split, long, self.max_length, done),
-            )
+            text = "data: %s: %d pairs of more than data.max_length=%d tokens %s"
+            log.info(text, split, long, self.max_length, done)
         if not texts[0]:
             raise ValueError(f"data: the split {split} has no usable pair")
         return *texts, flat
@@ -229,12 +226,6 @@ class TranslationData(pl.LightningDataModule):
 
     # --- batches ---
 
-    def _processes(self) -> Processes:
-        trainer = self.trainer
-        return (
-            Processes() if trainer is None else Processes(trainer.global_rank, trainer.world_size)
-        )
-
     def batch(self, split: Split, indices: Tensor, processes: Processes) -> TranslationBatch:
         """Make this process's part of a batch.
 
@@ -256,6 +247,10 @@ class TranslationData(pl.LightningDataModule):
             share,
         )
 
+    def _fetch(self, split: Split) -> Callable[[Tensor], TranslationBatch]:
+        processes = self._processes()
+        return lambda indices: self.batch(split, indices, processes)
+
     def _plan(self, lengths: npt.NDArray[np.int64], epoch: int) -> list[Tensor]:
         epoch = 0 if self.overfit else epoch
         if self.batch_sentences is not None:
@@ -265,31 +260,17 @@ class TranslationData(pl.LightningDataModule):
 
     def train_dataloader(self) -> BlockLoader[TranslationBatch]:
         """Return the training batches."""
-        split, processes = self.load("train"), self._processes()
+        split = self.load("train")
         lengths = np.maximum(split.source.lengths, split.target.lengths)
-        return BlockLoader(
-            plan=lambda epoch: self._plan(lengths, epoch),
-            fetch=lambda indices: self.batch(split, indices, processes),
-            epoch=lambda: 0 if self.trainer is None else self.trainer.current_epoch,
-            block=self.block,
-            limit=self.overfit or self.limit_train,
-        )
+        return self._training_blocks(lambda epoch: self._plan(lengths, epoch), self._fetch(split))
 
     def evaluation(self, name: str) -> BlockLoader[TranslationBatch]:
         """Return the batches of a split, similar lengths together, each example once."""
-        split, processes = self.load(name), self._processes()
+        split, rank = self.load(name), self._processes().rank
         order = torch.from_numpy(np.argsort(-split.source.lengths, kind="stable"))
         # A process that would get nothing of the last batch has no part in it.
-        batches = [
-            b for b in torch.split(order, self.eval_batch_sentences) if len(b) > processes.rank
-        ]
-        return BlockLoader(
-            plan=lambda _: batches,
-            fetch=lambda indices: self.batch(split, indices, processes),
-            epoch=lambda: 0,
-            block=1,
-            limit=None,
-        )
+        batches = [b for b in torch.split(order, self.eval_batch_sentences) if len(b) > rank]
+        return self._evaluation_blocks(batches, self._fetch(split))
 
     def val_dataloader(self) -> BlockLoader[TranslationBatch]:
         """Return the validation batches."""
@@ -298,3 +279,22 @@ class TranslationData(pl.LightningDataModule):
     def test_dataloader(self) -> BlockLoader[TranslationBatch]:
         """Return the test batches."""
         return self.evaluation(self.test_split())
+
+    # --- examples to look at ---
+
+    def examples(self, count: int) -> TranslationBatch:
+        """Return validation pairs of legible length, in the corpus's order; then longer ones."""
+        split = self.load("val")
+        lengths = torch.from_numpy(split.source.lengths)
+        order = torch.argsort((lengths > LEGIBLE_TOKENS).long(), stable=True)
+        return self.batch(split, order[:count], Processes())
+
+    def labels(self, side: str, batch: TranslationBatch, count: int) -> list[list[str]]:
+        """Return source words, or the target words that the decoder reads, from BEGIN on."""
+        rows, left_out = {
+            "source": (batch.source, (PADDING,)),
+            # The end of a target predicts nothing; where it is read, it is so by way of padding.
+            "target": (batch.target[:, :-1], (PADDING, END)),
+        }[side]
+        tokens = self.vocabularies[side].tokens
+        return [[tokens[i] for i in row if i not in left_out] for row in rows[:count].tolist()]

@@ -13,13 +13,15 @@ from torch import nn
 from attnscale import __version__
 from attnscale.attention import MultiHeadAttention, ScaleFactory, choose_scale
 from attnscale.config.targets import NO_ALLOWANCE, Targets
+from attnscale.data.module import DataModule
 from attnscale.data.statistics import statistics
-from attnscale.experiment.checkpoints import load_checkpoint, take_vocabularies
+from attnscale.experiment.checkpoints import load_checkpoint
 from attnscale.experiment.processes import processes_wanted
 from attnscale.experiment.trainer import check_trainer_keys, make_trainer, quiet_warnings
 from attnscale.model.sigma_reparam import reparametrise
+from attnscale.task.module import TaskModule
 from attnscale.task.qk_clip import QKClip
-from attnscale.task.stepping import SteppedModule, Stepping
+from attnscale.task.settings import StepSettings
 from attnscale.tracking.record import Record
 
 
@@ -27,8 +29,8 @@ from attnscale.tracking.record import Record
 class Parts:
     """What a run is made of."""
 
-    data: pl.LightningDataModule
-    module: SteppedModule
+    data: DataModule
+    module: TaskModule
     trainer: pl.Trainer
 
 
@@ -68,16 +70,17 @@ def batches_counted(config: Mapping[str, Any]) -> bool:
     )
 
 
-def make_data(config: Mapping[str, Any], targets: Targets = NO_ALLOWANCE) -> Any:
+def make_data(config: Mapping[str, Any], targets: Targets = NO_ALLOWANCE) -> DataModule:
     """Build the data module, and tell it how batches are counted."""
-    data: Any = targets.build(config["data"], pl.LightningDataModule, "data")
-    trainer = config["trainer"]
-    block = config["task"]["block"]
+    data = targets.build(config["data"], DataModule, "data")
+    trainer, block = config["trainer"], config["task"]["block"]
     if block < 1:
         raise ValueError(f"task.block={block}: must be at least 1")
-    data.block = 1 if batches_counted(config) else block
-    data.limit_train = trainer["limit_train_batches"]
-    data.overfit = trainer["overfit_batches"]
+    data.count_batches(
+        block=1 if batches_counted(config) else block,
+        limit_train=trainer["limit_train_batches"],
+        overfit=trainer["overfit_batches"],
+    )
     return data
 
 
@@ -131,10 +134,10 @@ def make_task(
     model: nn.Module,
     record: Mapping[str, Any],
     targets: Targets = NO_ALLOWANCE,
-) -> SteppedModule:
+) -> TaskModule:
     """Build the LightningModule."""
     trainer, optimizer = config["trainer"], config["optimizer"]
-    stepping = Stepping(
+    settings = StepSettings(
         accumulate=trainer["accumulate_grad_batches"],
         clip_value=trainer["gradient_clip_val"],
         clip_algorithm=trainer["gradient_clip_algorithm"],
@@ -144,25 +147,32 @@ def make_task(
         warmup=optimizer["warmup_steps"],
     )
     node = {k: v for k, v in config["task"].items() if k not in ("block", "max_epochs")}
-    attention = config["attention"]
-    clip = None
-    if attention["qk_clip"] is not None:
-        if attention["sigma_reparam"] != "none":
-            raise ValueError(
-                f"attention.qk_clip={attention['qk_clip']}: cannot be used together with "
-                f"attention.sigma_reparam={attention['sigma_reparam']}, which sets the norms anew"
-            )
-        clip = QKClip(model, threshold=attention["qk_clip"], alpha=attention["qk_clip_alpha"])
     return targets.build(
         node,
-        SteppedModule,
+        TaskModule,
         "task",
         model=model,
         make_optimizer=_optimizer_maker(config, targets),
-        stepping=stepping,
+        settings=settings,
         record=record,
-        qk_clip=clip,
     )
+
+
+def make_clip(config: Mapping[str, Any], model: nn.Module) -> list[pl.Callback]:
+    """Build what shrinks W_q and W_k after a step, if it is wanted.
+
+    Raises:
+        ValueError: If a value is not allowed, or something else sets the norms of the weights.
+    """
+    attention = config["attention"]
+    if attention["qk_clip"] is None:
+        return []
+    if attention["sigma_reparam"] != "none":
+        raise ValueError(
+            f"attention.qk_clip={attention['qk_clip']}: cannot be used together with "
+            f"attention.sigma_reparam={attention['sigma_reparam']}, which sets the norms anew"
+        )
+    return [QKClip(model, threshold=attention["qk_clip"], alpha=attention["qk_clip_alpha"])]
 
 
 def assemble(
@@ -191,7 +201,7 @@ def assemble(
     state: Mapping[str, Any] = {}
     if config["checkpoint"] is not None:
         state = load_checkpoint(config["checkpoint"], targets)
-        take_vocabularies(data, state)
+        data.take_record(state["attnscale"].get("data", {}))
     trainer = make_trainer(config, record, targets)
     check_lengths(config)
     arguments = data.model_arguments()
@@ -213,4 +223,6 @@ def assemble(
         "data": data.record(),
         "statistics": dict(scale.statistics),
     }
-    return Parts(data, make_task(config, model, keep, targets), trainer)
+    task = make_task(config, model, keep, targets)
+    trainer.callbacks.extend(make_clip(config, model))  # type: ignore[attr-defined]
+    return Parts(data, task, trainer)

@@ -1,13 +1,11 @@
 """Reading checkpoints: with torch's safe default, and what they carry beside the weights."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from attnscale.config.targets import NO_ALLOWANCE, Targets
-from attnscale.data.translation import TranslationData
 from attnscale.renamed import update_checkpoint
 
 
@@ -36,10 +34,3 @@ def load_checkpoint(path: str, targets: Targets = NO_ALLOWANCE) -> dict[str, Any
     except ValueError as error:
         raise ValueError(f"checkpoint={path}: {error}") from error
     return dict(state)
-
-
-def take_vocabularies(data: Any, state: Mapping[str, Any]) -> None:
-    """Give a translation corpus the vocabularies that a checkpoint was trained with."""
-    kept = state["attnscale"].get("data", {})
-    if isinstance(data, TranslationData) and kept:
-        data.take_vocabularies(kept["source"], kept["target"])

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
@@ -120,10 +120,10 @@ def _size_of_data(parts: Parts) -> dict[str, float]:
     loader = getattr(parts.trainer, "train_dataloader")  # noqa: B009
     if loader is None or loader.n_batches < 1:
         return {}
-    steps = math.ceil(loader.n_batches / parts.module.stepping.accumulate)
+    steps = parts.module.loop.settings.steps_per_epoch(loader.n_batches)
     return {
         "data/steps_per_epoch": float(steps),
-        "data/tokens_per_step": float(cast(Any, parts.data).train_tokens()) / steps,
+        "data/tokens_per_step": float(parts.data.train_tokens()) / steps,
     }
 
 

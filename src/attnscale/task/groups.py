@@ -4,7 +4,6 @@ Three kinds: what a mode learns (no weight decay); W_q and its bias where the mo
 their optimizer; and everything else.
 """
 
-import logging
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from attnscale.attention import MultiHeadAttention, attentions
 FACTORS = "attnscale_factors_of"
 """Key of a group that still waits for its factors: they depend on the optimizer's rule."""
 
-log = logging.getLogger(__name__)
+PROJECTIONS = ("q", "k", "v", "o")
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
@@ -37,6 +36,27 @@ def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
         groups.append({"params": free, "weight_decay": 0.0})
     groups += [{"params": parameters, FACTORS: attention} for attention, parameters in queries]
     return groups
+
+
+def named_groups(model: nn.Module, *, per_attention: bool) -> dict[str, list[nn.Parameter]]:
+    """Return the parameters that train under the names that metrics give their groups.
+
+    Args:
+        model: Any model.
+        per_attention: Whether each of several attentions has groups of its own too.
+
+    Returns:
+        "total", all of them; "q", "k", "v" and "o", the projections of all attentions together;
+        "<path>/q" and so on for one attention of several.
+    """
+    by_path = {path: attention.projections() for path, attention in attentions(model).items()}
+    groups = {"total": list(model.parameters())}
+    for name in PROJECTIONS:
+        groups[name] = [p for projections in by_path.values() for p in projections[name]]
+    if per_attention and len(by_path) > 1:
+        for path, projections in by_path.items():
+            groups |= {f"{path}/{name}": projections[name] for name in PROJECTIONS}
+    return {name: [p for p in group if p.requires_grad] for name, group in groups.items()}
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> str:

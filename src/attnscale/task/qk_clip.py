@@ -10,18 +10,21 @@ logits and clipping has no effect on them.
 Source: Kimi Team 2025, "Kimi K2" (MuonClip; without biases there).
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed
 from torch import Tensor, nn
 
 from attnscale.attention import Attended, attentions
-from attnscale.task.observing import Receiver
+from attnscale.task.callback import StepCallback
+from attnscale.task.loop import Receiver
 
 
-class QKClip:
+class QKClip(StepCallback):
     """Watches the logits of a model's attentions while it trains, and clips after each step."""
+
+    writes: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, *, threshold: float, alpha: float) -> None:
         """Find the attentions.
@@ -42,14 +45,11 @@ class QKClip:
         self.attentions = attentions(model)
         self.largest: dict[str, Tensor] = {}
 
-    def receiver(self, module: Any, batch: Any) -> Receiver:
+    def receiver(self, batch: Any) -> Receiver:
         """Receive the taps of every forward pass."""
         return self.watch
 
-    def before_step(self, module: Any) -> None:
-        """Do nothing: weights are clipped after the step."""
-
-    def after_step(self, module: Any) -> None:
+    def after_step(self) -> None:
         """Clip."""
         self.clip()
 
@@ -61,16 +61,16 @@ class QKClip:
             logits = logits.masked_fill(~attended.keep, -torch.inf)
         if len(logits) == 0:
             # A process may have no example of a batch; it takes part in the reduction.
-            found = logits.new_full(logits.shape[1:2], -torch.inf)
+            largest = logits.new_full(logits.shape[1:2], -torch.inf)
         else:
-            found = logits.amax(dim=(0, 2, 3))
+            largest = logits.amax(dim=(0, 2, 3))
         before = self.largest.get(path)
-        self.largest[path] = found if before is None else torch.maximum(before, found)
+        self.largest[path] = largest if before is None else torch.maximum(before, largest)
 
     @torch.no_grad()
     def clip(self) -> dict[str, Tensor]:
         """Shrink the weights of heads above the threshold; return η of each attention, (head,)."""
-        made = {}
+        factors = {}
         for path, largest in self.largest.items():
             if torch.distributed.is_available() and torch.distributed.is_initialized():
                 torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
@@ -82,6 +82,6 @@ class QKClip:
                 rows = shrink.pow(power).repeat_interleave(attention.d_k)
                 for parameter in layer.parameters():
                     parameter.mul_(rows.to(parameter).view(-1, *[1] * (parameter.dim() - 1)))
-            made[path] = shrink
+            factors[path] = shrink
         self.largest = {}
-        return made
+        return factors

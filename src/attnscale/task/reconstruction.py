@@ -5,16 +5,16 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from attnscale.data.gaussian import GaussianData, SequenceBatch
+from attnscale.data.gaussian import SequenceBatch
 from attnscale.metric.reconstruction import ReconstructionError
-from attnscale.task.stepping import SteppedModule
+from attnscale.task.module import TaskModule
 
 
-class Reconstruction(SteppedModule):
+class Reconstruction(TaskModule):
     """Trains an autoencoder on the mean squared error of all components."""
 
     def __init__(self, **parts: Any) -> None:
-        """Take the parts of a :class:`SteppedModule`, and add the metrics."""
+        """Take the parts of a :class:`TaskModule`, and add the metrics."""
         super().__init__(**parts)
         self.metrics = {"val": ReconstructionError(), "test": ReconstructionError()}
 
@@ -28,19 +28,6 @@ class Reconstruction(SteppedModule):
         return functional.mse_loss(prediction, x, reduction="sum") * (
             batch.share / max(1, x.numel())
         )
-
-    def picture_batch(self, count: int) -> SequenceBatch | None:
-        """Return the first validation sequences."""
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        return data.first("val", count, self.device) if isinstance(data, GaussianData) else None
-
-    def labels(
-        self, path: str, batch: SequenceBatch, count: int
-    ) -> tuple[list[list[str]], list[list[str]]]:
-        """Return positions, counted from 1."""
-        positions = [str(i) for i in range(1, batch.x.shape[1] + 1)]
-        rows = [positions] * min(count, len(batch.x))
-        return rows, rows
 
     def _evaluate(self, split: str, block: list[SequenceBatch]) -> None:
         metric = self.metrics[split].to(self.device)

@@ -2,34 +2,32 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed
 from torch import Tensor
 
-from attnscale.data.batching import Processes
 from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import BEGIN, END, PADDING
 from attnscale.decoding.greedy import greedy
 from attnscale.metric.translation import Scores, TokenFigures, score
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer
-from attnscale.task.stepping import SteppedModule
+from attnscale.task.module import TaskModule
 
 SAMPLES = 20
-LEGIBLE = 24
 
 
-class Translation(SteppedModule):
+class Translation(TaskModule):
     """Trains a Transformer, and translates the test set."""
 
     def __init__(self, *, label_smoothing: float, **parts: Any) -> None:
-        """Take the parts of a :class:`SteppedModule`.
+        """Take the parts of a :class:`TaskModule`.
 
         Args:
             label_smoothing: ε of the training loss, 0 to 1; never used in validation.
-            parts: See :class:`SteppedModule`; the model is a :class:`Transformer`.
+            parts: See :class:`TaskModule`; the model is a :class:`Transformer`.
 
         Raises:
             ValueError: If the label smoothing is outside [0, 1).
@@ -66,45 +64,9 @@ class Translation(SteppedModule):
         )
         return total * (batch.share / len(right))
 
-    def real_queries(self, path: str, batch: TranslationBatch) -> Tensor | None:
-        """Return the source's tokens for the encoder, else the positions that predict a token."""
-        return (
-            batch.source != PADDING
-            if path.startswith("encoder")
-            else batch.target[:, 1:] != PADDING
-        )
-
-    def picture_batch(self, count: int) -> TranslationBatch | None:
-        """Return validation pairs of legible length."""
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        if not isinstance(data, TranslationData):
-            return None
-        split = data.load("val")
-        lengths = torch.from_numpy(split.source.lengths)
-        # Long sentences make illegible maps; what is shorter comes first, in the corpus's order.
-        order = torch.argsort((lengths > LEGIBLE).long(), stable=True)
-        batch = data.batch(split, order[:count], Processes())
-        return self.transfer_batch_to_device(batch, self.device, 0)  # type: ignore[no-any-return]
-
-    def labels(
-        self, path: str, batch: TranslationBatch, count: int
-    ) -> tuple[list[list[str]], list[list[str]]]:
-        """Return source words, and target words so far; the start of a sentence is its mark."""
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        sides = {}
-        # The end of a target predicts nothing; where it is an input, it is one by way of padding.
-        for side, rows, left_out in (
-            ("source", batch.source, (PADDING,)),
-            ("target", batch.target[:, :-1], (PADDING, END)),
-        ):
-            tokens = data.vocabularies[side].tokens
-            sides[side] = [
-                [tokens[i] for i in row if i not in left_out] for row in rows[:count].tolist()
-            ]
-        queries = sides["source" if path.startswith("encoder") else "target"]
-        return queries, sides[
-            "target" if path.endswith("self") and queries is sides["target"] else "source"
-        ]
+    def real_queries(self, side: str, batch: TranslationBatch) -> Tensor | None:
+        """Return the source's tokens, or the target's positions that predict a token."""
+        return (batch.source if side == "source" else batch.target[:, 1:]) != PADDING
 
     def _evaluate(self, split: str, block: list[TranslationBatch]) -> None:
         metric = self.metrics[split].to(self.device)
@@ -142,8 +104,7 @@ class Translation(SteppedModule):
         self._finish("test", self.scores.figures)
 
     def _score(self) -> Scores:
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(data, TranslationData)
+        data = cast(TranslationData, self.data)
         name = data.test_split()
         split, side = data.load(name), data.preprocessing["target"]
         cut, join = side.splitter(), side.joiner()

@@ -1,0 +1,130 @@
+"""What a dataset owes: blocks of batches for training and evaluation, and what others ask of it.
+
+A batch is whatever the task understands, with a ``share``: the weight of this process's mean loss,
+so that the mean over processes is the mean over the whole batch. A subclass gives the loaders,
+:meth:`train_lengths` and :meth:`train_tokens`; the rest it gives where there is something to say.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pytorch_lightning as pl
+from torch import Tensor
+
+from attnscale.data.batching import BlockLoader, Processes
+
+
+class Batch(Protocol):
+    """What every batch knows of itself."""
+
+    @property
+    def share(self) -> float:
+        """Return the weight of this process's mean loss; 1 where it has the whole batch."""
+
+
+AnyBatch = TypeVar("AnyBatch", bound=Batch)
+
+
+class DataModule(pl.LightningDataModule):
+    """Training, validation and test batches of one dataset.
+
+    Attributes:
+        block: Training batches that Lightning sees as one of its own.
+        limit_train: How many of an epoch's training batches are used, or which fraction; None for
+            all.
+        overfit: As ``limit_train``, and the same batches are used again and again, for validation
+            too; 0 for none of this.
+    """
+
+    def __init__(self) -> None:
+        """Start with all batches, one in a block."""
+        super().__init__()
+        self.block = 1
+        self.limit_train: float | None = None
+        self.overfit: float = 0.0
+
+    def count_batches(
+        self, *, block: int = 1, limit_train: float | None = None, overfit: float = 0.0
+    ) -> None:
+        """Set how training batches are counted; see the attributes."""
+        self.block, self.limit_train, self.overfit = block, limit_train, overfit
+
+    # --- batches ---
+
+    def train_dataloader(self) -> BlockLoader[Any]:
+        """Return the training batches; its ``n_batches`` is that of an epoch."""
+        raise NotImplementedError
+
+    def val_dataloader(self) -> BlockLoader[Any]:
+        """Return the validation batches, each example once."""
+        raise NotImplementedError
+
+    def test_dataloader(self) -> BlockLoader[Any]:
+        """Return the test batches, each example once."""
+        raise NotImplementedError
+
+    def _processes(self) -> Processes:
+        trainer = self.trainer
+        return (
+            Processes() if trainer is None else Processes(trainer.global_rank, trainer.world_size)
+        )
+
+    def _epoch(self) -> int:
+        return 0 if self.trainer is None else self.trainer.current_epoch
+
+    def _training_blocks(
+        self, plan: Callable[[int], Sequence[Tensor]], fetch: Callable[[Tensor], AnyBatch]
+    ) -> BlockLoader[AnyBatch]:
+        """Return training batches, counted as was set; ``plan`` and ``fetch`` as in BlockLoader."""
+        return BlockLoader(
+            plan=plan,
+            fetch=fetch,
+            epoch=self._epoch,
+            block=self.block,
+            limit=self.overfit or self.limit_train,
+        )
+
+    def _evaluation_blocks(
+        self, batches: Sequence[Tensor], fetch: Callable[[Tensor], AnyBatch]
+    ) -> BlockLoader[AnyBatch]:
+        """Return batches of these examples, the same in each epoch, each in a block of its own."""
+        return BlockLoader(
+            plan=lambda _: batches, fetch=fetch, epoch=self._epoch, block=1, limit=None
+        )
+
+    # --- what others ask ---
+
+    def model_arguments(self) -> dict[str, int]:
+        """Return what a model must know of the data, as arguments of its constructor."""
+        return {}
+
+    def train_lengths(self) -> npt.NDArray[np.int64]:
+        """Return the lengths of the training sequences in tokens, without marks."""
+        raise NotImplementedError
+
+    def train_tokens(self) -> int:
+        """Return the tokens of the training set that the loss is a mean over."""
+        raise NotImplementedError
+
+    def record(self) -> dict[str, Any]:
+        """Return what a checkpoint must carry to be used: plain values."""
+        return {}
+
+    def take_record(self, record: Mapping[str, Any]) -> None:
+        """Take up what :meth:`record` put into a checkpoint; called before :meth:`setup`."""
+
+    def examples(self, count: int) -> Any:
+        """Return a batch of ``count`` fixed validation examples to look at, or None for none."""
+        return None
+
+    def labels(self, side: str, batch: Any, count: int) -> list[list[str]]:
+        """Return the tokens that an attention reads of the first ``count`` examples of a batch.
+
+        Args:
+            side: "source" or "target".
+            batch: A batch of this dataset.
+            count: Number of examples.
+        """
+        raise NotImplementedError

@@ -1,0 +1,136 @@
+"""The LightningModule of all tasks: a training loop of its own, called block by block.
+
+Lightning's loop costs about as much as a step of a small model. A training batch of Lightning is
+therefore a *block* of batches, each of which gets its own forward pass, backward pass and optimizer
+step in :class:`~attnscale.task.loop.StepLoop`. Gradients and steps go through Lightning (precision,
+DDP, ``on_before_optimizer_step``), so the curves are those of one batch at a time. Lightning leaves
+accumulation and clipping to modules that step by themselves; the loop does them, under Lightning's
+own option names.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from attnscale.data.module import DataModule
+from attnscale.task.backward import make_backward
+from attnscale.task.groups import adjust, parameter_groups
+from attnscale.task.loop import Diverged, StepLoop
+from attnscale.task.reporter import Reporter
+from attnscale.task.schedule import make_schedule
+from attnscale.task.settings import StepSettings
+
+log = logging.getLogger(__name__)
+
+
+class TaskModule(Reporter):
+    """Trains a model on blocks of batches; a task gives :meth:`loss` and the evaluation.
+
+    Attributes:
+        model: The network.
+        loop: What a step is, and how far training is.
+        first_step: Where training started; not 0 if it resumed.
+        started: When, in seconds of ``time.perf_counter``.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+        settings: StepSettings,
+        record: Mapping[str, Any],
+    ) -> None:
+        """Keep the parts.
+
+        Args:
+            model: The network.
+            make_optimizer: Parameter groups to optimizer.
+            settings: Accumulation, clipping, schedule and end.
+            record: Plain values that every checkpoint carries under the key ``attnscale``.
+        """
+        super().__init__(record)
+        self.automatic_optimization = False
+        self.model, self.make_optimizer = model, make_optimizer
+        self.loop = StepLoop(model, settings)
+        self.first_step, self.started = 0, time.perf_counter()
+
+    def loss(self, batch: Any) -> Tensor:
+        """Return this process's loss of a batch: a scalar whose mean over processes is the loss."""
+        raise NotImplementedError
+
+    def real_queries(self, side: str, batch: Any) -> Tensor | None:
+        """Return which queries of a side are no padding, (batch, query); None for all.
+
+        Args:
+            side: "source" or "target", where an attention's queries come from.
+            batch: The batch that went through it.
+        """
+        return None
+
+    @property
+    def data(self) -> DataModule:
+        """Return the dataset of the run."""
+        return cast(DataModule, getattr(self.trainer, "datamodule"))  # noqa: B009
+
+    @property
+    def n_batches(self) -> int:
+        """Return the training batches of an epoch."""
+        loader: Any = self.trainer.train_dataloader
+        return int((self.data.train_dataloader() if loader is None else loader).n_batches)
+
+    @property
+    def total_steps(self) -> int | None:
+        """Return the optimizer steps of the whole run, or None if it has no end."""
+        return self.loop.settings.total_steps(self.n_batches)
+
+    @property
+    def diverged(self) -> Diverged | None:
+        """Return where a figure stopped being finite, or None."""
+        return self.loop.diverged
+
+    def mark_diverged(self, metric: str, step: int) -> None:
+        """Note where a figure stopped being finite, and end training; on every process."""
+        self.loop.mark_diverged(metric, step)
+        self.trainer.should_stop = self.trainer.should_stop or self.loop.stopped
+
+    def on_train_start(self) -> None:
+        """Note when and where training starts; later than step 0 if it resumes."""
+        self.first_step, self.started = self.global_step, time.perf_counter()
+
+    def on_train_epoch_start(self) -> None:
+        """Start counting the epoch's batches."""
+        self.loop.batches_done = 0
+
+    def training_step(self, block: list[Any], index: int) -> None:
+        """Train on each batch of a block in turn."""
+        self.loop.steps_done = self.global_step
+        self.loop.run(
+            block,
+            loss=self.loss,
+            backward=make_backward(self.trainer, self),
+            optimizer=cast(torch.optim.Optimizer, self.optimizers()),
+            schedule=cast(LRScheduler | None, self.lr_schedulers()),
+            n_batches=self.n_batches,
+        )
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let the loop see and clip the gradients: a gradient scaler has unscaled them by now."""
+        self.loop.before_optimizer_step()
+
+    def configure_optimizers(self) -> Any:
+        """Make the optimizer and, unless the rate is constant, its schedule."""
+        settings, optimizer = self.loop.settings, self.make_optimizer(parameter_groups(self.model))
+        if adjust(optimizer) and settings.clip_value:
+            log.warning(
+                "trainer.gradient_clip_val=%g: the control's identity with sqrt no longer holds, "
+                "its W_q has larger gradients",
+                settings.clip_value,
+            )
+        factor = make_schedule(settings.schedule, warmup=settings.warmup, total=self.total_steps)
+        return optimizer if factor is None else ([optimizer], [LambdaLR(optimizer, factor)])
