@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from attnscale.attention import Attended, attentions, tapped
-from attnscale.attention.prediction import predicted_deviation
-from attnscale.attention.scale import resolve_scale
-from attnscale.attention.stats import STATISTICS, Sample, measure
+from attnscale.attention.core import named_scale
+from attnscale.attention.stats import STATISTICS, Sample, measure, predicted_std
 from attnscale.callbacks import attention_stats
 from attnscale.callbacks.attention_stats import AttentionStats, Kept, Seen, alike, stride
 from attnscale.data.translation import TranslationBatch
@@ -208,7 +207,7 @@ def test_figures_are_those_of_the_batch_that_trains(fit: Fit, model: str, scale:
                 point = done.points[f"attention/{path}/head{head}/{name}"][0]
                 assert point == pytest.approx(value, rel=1e-5, abs=1e-6), (path, head, name)
         point = done.points[f"attention/{path}/logit_std_predicted"][0]
-        assert point == pytest.approx(predicted_deviation(seen, real), rel=1e-6)
+        assert point == pytest.approx(predicted_std(seen, real), rel=1e-6)
 
 
 def rows_of(first: First, path: str, *, padding: bool) -> Iterator[torch.Tensor]:
@@ -417,8 +416,9 @@ def test_only_what_is_alike_is_measured_together() -> None:
     def seen(path: str, **changed: Any) -> Seen:
         q, k = torch.zeros(2, 1, changed.pop("queries", 3), 4), torch.zeros(2, 1, 3, 4)
         real = changed.pop("real", None)
-        mode, keep = resolve_scale(changed.pop("mode", "sqrt")), changed.pop("keep", None)
-        attended = Attended(q=q, k=k, keep=keep, mode=mode, values={}, raw_q=q, raw_k=k)
+        scale = named_scale(changed.pop("scale", "sqrt"), n_heads=1, d_k=4)
+        keep = changed.pop("keep", None)
+        attended = Attended(q=q, k=k, keep=keep, scale=scale, raw_q=q, raw_k=k)
         return Seen(0, path, attended, real)
 
     mask = torch.ones(3, 3, dtype=torch.bool)
@@ -431,7 +431,7 @@ def test_only_what_is_alike_is_measured_together() -> None:
             seen("d", keep=mask.clone()),
             seen("e", keep=mask.tril()),
             seen("f", queries=2),
-            seen("g", mode="none"),
+            seen("g", scale="none"),
             seen("h", real=torch.ones(2, 3, dtype=torch.bool)),
             seen("i", keep=per_head),
             seen("j", keep=per_head),

@@ -57,7 +57,7 @@ def test_names_are_documented_and_documented_names_are_recorded(lab: Any) -> Non
 
 
 def test_the_statistics_are_those_of_the_registry() -> None:
-    rows = [[f"`{x.name}`", x.formula, x.unit, x.source] for x in STATISTICS.values()]
+    rows = [[f"`{name}`", x.formula, x.unit, x.source] for name, x in STATISTICS.items()]
     assert tables()[1] == rows, "regenerate the table from STATISTICS"
 
 

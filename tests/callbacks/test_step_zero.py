@@ -22,9 +22,8 @@ from scipy.stats import t as student
 from torch import Tensor, nn
 
 from attnscale.attention import Attended
-from attnscale.attention.prediction import counted_rows, predicted_deviation
-from attnscale.attention.stats import Sample, measure
-from attnscale.model.layers import INITS, AttentionSettings
+from attnscale.attention.stats import Sample, counted_rows, measure, predicted_std
+from attnscale.model.layers import INITS
 from tests.untrained import SEEDS, autoencoder, transformer
 
 DRAWS = 4
@@ -83,7 +82,7 @@ def compare(seen: Attended, real: Tensor, factor: float) -> Compared:
     spread = float(found["logit_std_row"].square().mean().sqrt())
     entropy, largest = simulate(seen, keep, rows, factor)
     return Compared(
-        spread / predicted_deviation(seen, real),
+        spread / predicted_std(seen, real),
         (float(found["entropy_norm"].mean()), entropy),
         (float(found["p_max"].mean()), largest),
     )
@@ -94,7 +93,7 @@ def look(model: str, scale: str, init: str, d_k: int) -> dict[str, list[Compared
     show = {"autoencoder": autoencoder, "transformer": transformer}[model]
     made: dict[str, list[Compared]] = {}
     for seed in range(SEEDS):
-        for path, attended, real in show(AttentionSettings(scale=scale), init, d_k, seed):
+        for path, attended, real in show(scale, init, d_k, seed):
             made.setdefault(path, []).append(compare(attended, real, FACTORS[scale](d_k)))
     return made
 

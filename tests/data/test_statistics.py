@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from attnscale.attention import SCALE_MODES
+from attnscale.attention import SCALES
 from attnscale.data.gaussian import GaussianData
 from attnscale.data.parallel import Parallel
 from attnscale.data.statistics import STATISTICS, statistics
@@ -53,7 +53,7 @@ def test_nothing_is_read_if_nothing_is_wanted() -> None:
 
 
 def test_all_that_modes_want_is_known() -> None:
-    wanted = {mode.statistic for mode in SCALE_MODES.values()} - {None}
+    wanted = {name for mode in SCALES.values() for name in mode.statistics.values()}
     assert wanted == set(STATISTICS)
 
 

@@ -7,78 +7,32 @@ import pytest
 import torch
 from torch import nn
 
-from attnscale.attention import SCALE_MODES, MultiHeadAttention, attentions
-from attnscale.model.autoencoder import AttentionAutoencoder
-from attnscale.model.layers import AttentionSettings
-from attnscale.model.transformer import Transformer
+from attnscale.attention import SCALES, MultiHeadAttention, attentions, choose_scale
 from attnscale.task.groups import adjust, named_groups, parameter_groups, rule_of
+from tests.support import models
 
 D_K = 16
 C = D_K**-0.5
 LR, EPS, DECAY = 0.5, 1e-3, 0.25
-OPTIONS: dict[str, dict[str, float]] = {
-    "mup": {"base_d_k": 64.0},
-    "cosine": {"start": 10.0, "largest": 100.0},
-    "cosine_fixed": {"factor": 10.0},
-    "qk_layernorm": {"eps": 1e-6},
-    "qk_rmsnorm": {"eps": 1e-6},
-    "softcap": {"cap": 2.0},
-    "score_layernorm": {"eps": 1e-6},
-    "score_batchnorm": {"eps": 1e-5, "momentum": 0.1},
-    "nap": {"eps": 1e-3},
-    "log_n_base": {"base": 14.0},
-    "ssmax": {"start": 0.379},
+LEARNING = {
+    *("learned", "learned_shared", "cosine", "qknorm", "qk_layernorm", "qk_rmsnorm", "ngpt"),
+    *("score_layernorm", "score_batchnorm", "nap", "ssmax"),
 }
-
-
-def settings(scale: str) -> AttentionSettings:
-    return AttentionSettings(
-        scale=scale, options=OPTIONS.get(scale, {}), statistics={"length_p97_5": 11.0}
-    )
+"""The modes that learn something."""
 
 
 def autoencoder(scale: str) -> nn.Module:
-    return AttentionAutoencoder(
-        attention=settings(scale),
-        d_model=7,
-        d_k=D_K,
-        d_v=3,
-        n_heads=2,
-        n_layers=2,
-        residual=True,
-        norm="pre",
-        feed_forward=5,
-        bias=True,
-        dropout=0.0,
-        init="torch",
+    return models.autoencoder(
+        scale, d_k=D_K, n_heads=2, n_layers=2, residual=True, norm="pre", feed_forward=5, bias=True
     )
 
 
 def transformer(scale: str) -> nn.Module:
-    return Transformer(
-        attention=settings(scale),
-        source_size=11,
-        target_size=13,
-        d_model=8,
-        d_k=D_K,
-        d_v=3,
-        n_heads=2,
-        n_layers=1,
-        feed_forward=5,
-        norm="pre",
-        positions="learned",
-        max_length=17,
-        tied=True,
-        scaled_embeddings=True,
-        bias=True,
-        dropout=0.0,
-        attention_dropout=None,
-        init="torch",
-    )
+    return models.transformer(scale, d_k=D_K, n_layers=1, positions="learned", tied=True)
 
 
 @pytest.mark.parametrize("build", [autoencoder, transformer])
-@pytest.mark.parametrize("scale", SCALE_MODES)
+@pytest.mark.parametrize("scale", SCALES)
 def test_every_parameter_is_in_one_group(scale: str, build: Any) -> None:
     model = build(scale)
     groups = parameter_groups(model)
@@ -89,18 +43,18 @@ def test_every_parameter_is_in_one_group(scale: str, build: Any) -> None:
 
 
 @pytest.mark.parametrize("build", [autoencoder, transformer])
-@pytest.mark.parametrize("scale", SCALE_MODES)
+@pytest.mark.parametrize("scale", SCALES)
 def test_what_a_mode_learns_is_not_decayed(scale: str, build: Any) -> None:
     model = build(scale)
     optimizer = torch.optim.AdamW(parameter_groups(model), lr=LR, weight_decay=DECAY)
-    free = {id(p) for attention in attentions(model).values() for p in attention.temperatures()}
-    assert bool(free) == (SCALE_MODES[scale].parameters is not None)
+    free = {id(p) for attention in attentions(model).values() for p in attention.scale.parameters()}
+    assert bool(free) == (scale in LEARNING)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             assert group["weight_decay"] == (0.0 if id(parameter) in free else DECAY)
 
 
-@pytest.mark.parametrize("scale", [name for name in SCALE_MODES if name != "none_equiv"])
+@pytest.mark.parametrize("scale", [name for name in SCALES if name != "none_equiv"])
 def test_nothing_is_adjusted_without_factors(scale: str) -> None:
     optimizer = torch.optim.Adam(parameter_groups(autoencoder(scale)), lr=LR, eps=EPS)
     assert not adjust(optimizer)
@@ -184,6 +138,20 @@ def test_the_control_refuses_other_optimizers(kind: Any) -> None:
     ):
         adjust(optimizer)
     assert not adjust(kind(parameter_groups(autoencoder("learned")), lr=LR))
+
+
+def test_a_scale_of_two_attentions_is_in_one_group_once() -> None:
+    sizes: dict[str, Any] = {"d_model": 7, "n_heads": 2, "d_k": 4, "d_v": 3}
+    scale = choose_scale("learned")(n_heads=2, d_k=4)
+    model = nn.ModuleList(MultiHeadAttention(scale=scale, **sizes) for _ in range(2))
+    groups = parameter_groups(model)
+    assert [[id(p) for p in g["params"]].count(id(scale.log_scale)) for g in groups] == [0, 1]
+    torch.optim.AdamW(groups)
+    control = choose_scale("none_equiv")(n_heads=2, d_k=4)
+    model = nn.ModuleList(MultiHeadAttention(scale=control, **sizes) for _ in range(2))
+    optimizer = adam(parameter_groups(model))
+    assert adjust(optimizer)
+    assert [g["lr"] for g in optimizer.param_groups] == [LR, LR / 2, LR / 2]
 
 
 def test_groups_have_the_names_of_metrics() -> None:

@@ -8,22 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscale.attention import Attended, MultiHeadAttention, tapped
-from attnscale.model.autoencoder import AttentionAutoencoder
-from attnscale.model.layers import AttentionSettings
+from attnscale.attention import Attended, MultiHeadAttention, choose_scale, tapped
 from attnscale.task.qk_clip import QKClip
+from tests.support.models import autoencoder
 
 BATCH, HEADS, POSITION, D_K, D_V, D_MODEL = 2, 3, 7, 11, 5, 13
-LINEAR: dict[str | float, dict[str, float]] = {
-    "sqrt": {},
-    "none": {},
-    "inverse": {},
-    0.37: {},
-    "mup": {"base_d_k": 64.0},
-    "learned": {},
-    "log_n": {},
-    "ssmax": {"start": 0.379},
-}
+LINEAR = ("sqrt", "none", "inverse", 0.37, "mup", "learned", "log_n", "ssmax")
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +30,7 @@ def build(scale: str | float = "none", options: dict[str, float] | None = None) 
         n_heads=HEADS,
         d_k=D_K,
         d_v=D_V,
-        scale=scale,
-        options=options or {},
+        scale=choose_scale(scale, options),
         bias=True,
     )
     with torch.no_grad():
@@ -97,7 +86,7 @@ def test_below_the_threshold_nothing_changes() -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.25, 0.5, 1.0])
 @pytest.mark.parametrize("scale", LINEAR)
 def test_the_same_batch_reaches_the_threshold_exactly(scale: str | float, alpha: float) -> None:
-    attention, x = build(scale, LINEAR[scale]), draw()
+    attention, x = build(scale), draw()
     before = largest(attention, x)
     assert bool((before > 0).all())
     threshold = float(before.sort().values[:2].mean())
@@ -216,18 +205,15 @@ def test_where_scores_are_normalised_there_is_nothing_to_clip(
 
 
 def test_each_attention_of_a_model_has_its_own_maximum() -> None:
-    model = AttentionAutoencoder(
-        attention=AttentionSettings(scale="none"),
+    model = autoencoder(
+        "none",
         d_model=D_MODEL,
         d_k=D_K,
-        d_v=None,
         n_heads=HEADS,
         n_layers=2,
         residual=True,
         norm="pre",
-        feed_forward=None,
         bias=True,
-        dropout=0.0,
         init="unit",
     )
     x = draw()
