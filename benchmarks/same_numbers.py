@@ -7,8 +7,8 @@ Each checkout runs in a process of its own, on this machine, one thread. Every m
 is compared, by name and step; times and memory are left out. A figure is named unless it is
 bit-equal, and the command fails where it differs by more than 10⁻⁶ of its size at the first steps,
 or 10⁻³ later. Means of cosines are sums of terms of both signs of size 1, and near 0 themselves:
-they are compared with 1, not with their own size. ``update_ratio`` under QK-Clip may differ: until
-ca06e70 it held the clip too.
+they are compared with 1, not with their own size. ``update_ratio`` under QK-Clip may differ: in
+version 0.1.0 it held the clip too.
 """
 
 import argparse

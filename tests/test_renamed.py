@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from attnscale.attention import SCALES
-from attnscale.config.build import build
+from attnscale.callbacks.learned_scales import LearnedScales
+from attnscale.config.targets import Targets
 from attnscale.renamed import (
     KEYS,
     METRICS,
@@ -94,7 +95,7 @@ def test_targets_of_a_configuration(earlier: str, today: str) -> None:
 
 def test_a_target_of_an_earlier_version_can_be_built() -> None:
     node = updated_config(EARLIER)["callbacks"]["learned_scales"]
-    assert type(build(node)).__name__ == "LearnedScales"
+    assert Targets().build(node, LearnedScales).per_head is True
 
 
 @pytest.mark.parametrize(

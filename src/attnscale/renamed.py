@@ -43,8 +43,8 @@ def renamed(name: str, table: tuple[Renamed, ...]) -> str:
 
 def earlier_metrics(name: str) -> list[str]:
     """Return the names under which earlier versions recorded a metric."""
-    head, _, last = name.rpartition("/")
-    return [f"{head}/temperature"] if last == "learned_scale" and head else []
+    earlier = [re.sub(r"/learned_scale$", "/temperature", name)]
+    return [old for old in earlier if old != name and renamed(old, METRICS) == name]
 
 
 def _updated(node: Any, path: str) -> Any:
@@ -55,9 +55,9 @@ def _updated(node: Any, path: str) -> Any:
         return renamed(node, TARGETS) if last == "_target_" and isinstance(node, str) else node
     updated = {}
     for key, value in node.items():
-        dotted = f"{path}.{key}" if path else str(key)
-        today = renamed(dotted, KEYS)
-        updated[today.rpartition(".")[2]] = _updated(value, today)
+        parent = f"{path}." if path else ""
+        today = renamed(f"{parent}{key}", KEYS)
+        updated[today.removeprefix(parent)] = _updated(value, today)
     return updated
 
 

@@ -233,19 +233,9 @@ def test_values_are_as_wide_as_keys_unless_asked_otherwise() -> None:
             assert attention.o.weight.shape == (D_MODEL, HEADS * wide)
 
 
-def test_every_attention_knows_its_sides_and_has_a_scale_of_its_own() -> None:
-    found = attentions(build("learned", n_layers=2))
-    sides = {path: (attention.queries, attention.keys) for path, attention in found.items()}
-    assert sides == {
-        path: side
-        for i in range(2)
-        for path, side in (
-            (f"encoder.{i}.self", ("source", "source")),
-            (f"decoder.{i}.self", ("target", "target")),
-            (f"decoder.{i}.cross", ("target", "source")),
-        )
-    }
-    assert len({id(attention.scale) for attention in found.values()}) == 6
+def test_every_attention_has_a_scale_of_its_own() -> None:
+    found = attentions(build(scale="learned")).values()
+    assert len({id(attention.scale) for attention in found}) == len(found) == 3 * LAYERS
 
 
 def test_biases_of_attention_are_an_option() -> None:
