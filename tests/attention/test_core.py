@@ -25,6 +25,7 @@ from tests.support.modes import (
     KEY,
     LINEAR,
     MASKS,
+    MODES,
     QUERY,
     REPRESENTATIVE,
     UNFUSIBLE,
@@ -324,8 +325,15 @@ def draw_with_logits_of_30(scale: Scale, dtype: torch.dtype) -> tuple[Tensor, Te
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@every_mode_and_backend
+@pytest.mark.parametrize(
+    ("mode", "backend", "dtype"),
+    [
+        *((mode, "explicit", dtype) for mode in MODES for dtype in (torch.bfloat16, torch.float16)),
+        # PyTorch's kernel wants q', k' and v of one type, which is up to each mode.
+        *((mode, "fused", torch.bfloat16) for mode in FUSIBLE),
+        *((mode, "fused", torch.float16) for mode in REPRESENTATIVE if mode in FUSIBLE),
+    ],
+)
 def test_half_precision_is_close_to_fp32(mode: Mode, backend: str, dtype: torch.dtype) -> None:
     scale = new_scale(mode)
     for kind in ("none", "padding+causal", "rows with no key"):
@@ -350,6 +358,22 @@ def test_explicit_scores_of_half_precision_are_fp32(dtype: torch.dtype) -> None:
     # Without a factor q' is exact: only the weights, up to 1, and the output, up to 4, are rounded.
     rounding = torch.finfo(dtype).eps / 2 * 2 * float(v.abs().max())
     torch.testing.assert_close(out, wide, rtol=0, atol=rounding)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "name", ["cosine", "qknorm", "cosine_fixed", "qk_layernorm", "qk_rmsnorm", "ngpt"]
+)
+def test_norms_of_half_precision_are_taken_in_fp32(name: str, dtype: torch.dtype) -> None:
+    d_k, n_keys = 1024, 257
+    q, k = ((37 * torch.randn(1, HEADS, n, d_k)).to(dtype) for n in (QUERY, n_keys))
+    assert float(q.float().square().sum(dim=-1).min()) > 65504  # not a number that fp16 holds
+    scale = new_scale(name, d_k=d_k)
+    logits, wide = (attended_of(x, y, scale).logits() for x, y in ((q, k), (q.float(), k.float())))
+    # A norm in half precision moves a whole row of logits, by half a unit or more. The rounding of
+    # q' and k' moves each component by itself, and averages out over components and keys.
+    of_rows = (logits * wide).sum(dim=-1) / wide.square().sum(dim=-1)
+    assert float((of_rows - 1).abs().max()) < 0.4 * torch.finfo(dtype).eps, of_rows
 
 
 def test_fp16_scores_beyond_its_range_stay_finite() -> None:

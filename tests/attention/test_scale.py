@@ -311,7 +311,8 @@ def test_a_number_is_a_mode_with_its_own_name() -> None:
 
 
 def test_a_factory_makes_another_scale_each_time() -> None:
-    first, second = (choose_scale("learned")(n_heads=HEADS, d_k=D_K) for _ in range(2))
+    factory = choose_scale("learned")
+    first, second = (factory(n_heads=HEADS, d_k=D_K) for _ in range(2))
     assert first is not second
     assert {id(p) for p in first.parameters()}.isdisjoint(id(p) for p in second.parameters())
 

@@ -670,7 +670,7 @@ def test_the_prediction_of_every_mode_meets_the_measurement(mode: Mode) -> None:
     keep = padding_keep(torch.randint(4, 14, (100,)), 13)
     attended, real = attended_by(mode, x, keep), keep[:, 0, 0]
     ratio = logit_std(attended, real) / predicted_std(attended, real)
-    assert abs(ratio - 1) < 0.12, f"measured ÷ predicted {ratio}"
+    assert abs(ratio - 1) < 0.05, f"measured ÷ predicted {ratio}"
 
 
 def test_predictions_of_several_attentions_are_those_of_each() -> None:
