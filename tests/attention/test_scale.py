@@ -1,13 +1,17 @@
 """What a mode is and how one is chosen: factors, starts, options, refusals."""
 
 import math
+import pickle
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from attnscale.attention import (
     SCALES,
+    Moments,
     MultiHeadAttention,
     Scale,
     ScaleFactory,
@@ -21,6 +25,7 @@ from attnscale.attention.scale import (
     QKNorm,
     ScoreBatchNorm,
     SoftCap,
+    Sqrt,
     all_options,
     options_of,
 )
@@ -458,3 +463,40 @@ def test_more_statistics_than_a_mode_needs_may_be_supplied() -> None:
     statistics = {"length_p97_5": 26.0, "another": 3.0}
     for name in ("sqrt", "qknorm"):
         assert choose_scale(name, statistics=statistics)(n_heads=1, d_k=D_K).fusible
+
+
+def test_a_number_has_no_options() -> None:
+    with pytest.raises(ValueError, match=r"^attention\.scale=0\.37: a number has no options$"):
+        choose_scale(0.37, {"cap": 1.0})
+
+
+@pytest.mark.parametrize("wrong", [None, "3", [1.0]])
+def test_refuses_an_option_that_is_no_number(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"^attention\.options\.softcap\.cap=.*a positive number$"):
+        choose_scale("softcap", {"cap": wrong})(n_heads=1, d_k=D_K)
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    scale = MultiHeadAttention(d_model=4, n_heads=1, d_k=4, d_v=4, scale=np.float32(0.5)).scale
+    assert scale.predicted_std(Moments(d_k=4)) == 0.5 * 2
+    with pytest.raises(ValueError, match="positive and finite"):
+        choose_scale(np.float64(np.inf))
+
+
+def test_a_refusal_passes_between_processes() -> None:
+    with pytest.raises(ArgumentError, match="cap=-1: allowed is a positive number") as caught:
+        SoftCap(d_k=D_K, cap=-1)
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copied), copied.argument) == (str(caught.value), "cap")
+
+
+def test_a_scale_may_say_that_it_cannot_be_fused() -> None:
+    class Slow(Sqrt):
+        fusible = False
+
+    class Slower(Slow):
+        pass
+
+    assert Sqrt.fusible
+    assert not Slow.fusible
+    assert not Slower.fusible

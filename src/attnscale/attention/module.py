@@ -113,7 +113,7 @@ class MultiHeadAttention(nn.Module):
         self.k = nn.Linear(d_model, n_heads * d_k, bias=bias)
         self.v = nn.Linear(d_model, n_heads * d_v, bias=bias)
         self.o = nn.Linear(n_heads * d_v, d_model, bias=bias)
-        if isinstance(scale, str | int | float):
+        if not isinstance(scale, Scale | ScaleFactory):
             scale = choose_scale(scale)
         if not isinstance(scale, Scale):
             scale = scale(n_heads=n_heads, d_k=d_k, d_model=d_model)

@@ -14,7 +14,7 @@ a person may choose, an *option*, has one; ``attention.options.<mode>.<option>``
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,34 +32,33 @@ class ArgumentError(ValueError):
 
     Attributes:
         argument: Which argument of the mode's constructor.
+        value: What it was given.
+        allowed: What it takes.
     """
 
     def __init__(self, argument: str, value: object, allowed: str) -> None:
         """Say which argument, its value, and what is allowed."""
         super().__init__(f"{argument}={value}: allowed is {allowed}")
-        self.argument = argument
+        self.argument, self.value, self.allowed = argument, value, allowed
+
+    def __reduce__(self) -> tuple[type, tuple[str, object, str]]:
+        """Let it pass between processes."""
+        return type(self), (self.argument, self.value, self.allowed)
 
 
-def _checked(argument: str, value: float, allowed: str, *, ok: bool) -> float:
+def checked(
+    argument: str, value: float, allowed: str, test: Callable[[float], bool] = lambda _: True
+) -> float:
+    """Return a finite number that passes a test, or raise :class:`ArgumentError`."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and ok and math.isfinite(value)):
+    if not (number and math.isfinite(value) and test(value)):
         raise ArgumentError(argument, value, allowed)
     return value
 
 
 def positive(argument: str, value: float) -> float:
     """Return a number above 0, or raise :class:`ArgumentError`."""
-    return _checked(argument, value, "a positive number", ok=value > 0)
-
-
-def above_one(argument: str, value: float) -> float:
-    """Return a number above 1, or raise :class:`ArgumentError`."""
-    return _checked(argument, value, "a number above 1", ok=value > 1)
-
-
-def fraction(argument: str, value: float) -> float:
-    """Return a number above 0, at most 1, or raise :class:`ArgumentError`."""
-    return _checked(argument, value, "a number above 0, at most 1", ok=0 < value <= 1)
+    return checked(argument, value, "a positive number", lambda number: number > 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +133,12 @@ class Scale(nn.Module):
     adjusts_optimizer: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        """Note what the mode overrides."""
+        """Note what the mode overrides; a class may also say more of itself, never less."""
         super().__init_subclass__()
-        cls.is_softmax = cls.weights is Scale.weights
-        cls.fusible = cls.is_softmax and cls.logits is Scale.logits
-        cls.adjusts_optimizer = cls.optimizer_factors is not Scale.optimizer_factors
+        cls.is_softmax = cls.is_softmax and cls.weights is Scale.weights
+        cls.fusible = cls.fusible and cls.is_softmax and cls.logits is Scale.logits
+        own = cls.optimizer_factors is not Scale.optimizer_factors
+        cls.adjusts_optimizer = cls.adjusts_optimizer or own
 
     def qk(
         self,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscale.attention.masks import kept_count
-from attnscale.attention.scale.base import Moments, Scale, above_one, mean_of, per_head, positive
+from attnscale.attention.scale.base import Moments, Scale, checked, mean_of, per_head, positive
 
 
 class LogN(Scale):
@@ -60,7 +60,7 @@ class LogNBase(LogN):
     def __init__(self, *, base: float = 14.0) -> None:
         """Set the base; 14 is the mean length of Multi30k's sentences."""
         super().__init__()
-        self.base = above_one("base", base)
+        self.base = checked("base", base, "a number above 1", lambda number: number > 1)
 
     def factor(self, log_n: Tensor | float) -> Tensor | float:
         """Return log_base n."""

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attnscale.attention.scale.base import (
-    ArgumentError,
     Moments,
     Scale,
+    checked,
     mean_of,
     per_head,
     positive,
@@ -87,8 +87,7 @@ class QKNorm(Scale):
     def __init__(self, *, length: float) -> None:
         """Take L, at least 2."""
         super().__init__()
-        if not (math.isfinite(length) and length >= 2):
-            raise ArgumentError("length", length, "a number from 2")
+        checked("length", length, "a number from 2", lambda number: number >= 2)
         self.gain = nn.Parameter(torch.tensor([math.log2(length**2 - length)]))
 
     def learned_scale(self) -> Tensor:

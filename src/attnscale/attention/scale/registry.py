@@ -135,14 +135,16 @@ def choose_scale(
     """
     options, statistics = options or {}, statistics or {}
     if not isinstance(scale, str):
-        if isinstance(scale, bool) or not 0 < scale < math.inf or scale > sys.float_info.max:
+        if options:
+            raise ValueError(f"attention.scale={scale}: a number has no options")
+        huge = isinstance(scale, int) and scale > sys.float_info.max
+        if isinstance(scale, bool) or huge or not 0 < float(scale) < math.inf:
             raise ValueError(
                 f"attention.scale={scale}: a number must be positive and finite; "
                 f"names are {', '.join(SCALES)}"
             )
-        return ScaleFactory(
-            name=f"{scale:g}", kind=fixed.Constant, options={"factor": float(scale)}
-        )
+        factor = {"factor": float(scale)}
+        return ScaleFactory(name=f"{scale:g}", kind=fixed.Constant, options=factor)
     if scale not in SCALES:
         near = difflib.get_close_matches(scale, SCALES, n=1, cutoff=0.0)[0]
         raise ValueError(

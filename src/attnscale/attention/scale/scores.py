@@ -18,7 +18,7 @@ evaluation).
 import torch
 from torch import Tensor, nn
 
-from attnscale.attention.scale.base import Moments, Scale, fraction, mean_of, per_head, positive
+from attnscale.attention.scale.base import Moments, Scale, checked, mean_of, per_head, positive
 
 
 def _row_normed(scores: Tensor, keep: Tensor | None, eps: float) -> Tensor:
@@ -123,7 +123,10 @@ class ScoreBatchNorm(Scale):
     def __init__(self, *, n_heads: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         """Set ε under the square root, and a new batch's share in the running statistics."""
         super().__init__()
-        self.eps, self.momentum = positive("eps", eps), fraction("momentum", momentum)
+        self.eps = positive("eps", eps)
+        self.momentum = checked(
+            "momentum", momentum, "a number above 0, at most 1", lambda number: 0 < number <= 1
+        )
         self.gain = nn.Parameter(torch.ones(n_heads))
         self.register_buffer("running_mean", torch.zeros(n_heads))
         self.register_buffer("running_variance", torch.ones(n_heads))
