@@ -2,16 +2,13 @@
 
 import math
 import pickle
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from attnscale.attention import (
     SCALES,
-    Moments,
     MultiHeadAttention,
     Scale,
     ScaleFactory,
@@ -468,19 +465,6 @@ def test_more_statistics_than_a_mode_needs_may_be_supplied() -> None:
 def test_a_number_has_no_options() -> None:
     with pytest.raises(ValueError, match=r"^attention\.scale=0\.37: a number has no options$"):
         choose_scale(0.37, {"cap": 1.0})
-
-
-@pytest.mark.parametrize("wrong", [None, "3", [1.0]])
-def test_refuses_an_option_that_is_no_number(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"^attention\.options\.softcap\.cap=.*a positive number$"):
-        choose_scale("softcap", {"cap": wrong})(n_heads=1, d_k=D_K)
-
-
-def test_numbers_of_other_libraries_are_numbers() -> None:
-    scale = MultiHeadAttention(d_model=4, n_heads=1, d_k=4, d_v=4, scale=np.float32(0.5)).scale
-    assert scale.predicted_std(Moments(d_k=4)) == 0.5 * 2
-    with pytest.raises(ValueError, match="positive and finite"):
-        choose_scale(np.float64(np.inf))
 
 
 def test_a_refusal_passes_between_processes() -> None:
