@@ -30,10 +30,10 @@ def _load(history: History, run: Run, path: str, folder: Path) -> dict[str, Any]
         return {key: arrays[key] for key in arrays.files}
 
 
-def _chosen(paths: Sequence[str]) -> str | None:
+def shown_path(attentions: Sequence[Map]) -> str | None:
     """Return the attention that is shown: the last one between two languages, else the last."""
-    cross = [path for path in paths if path.endswith("cross")]
-    return (cross or list(paths) or [None])[-1]  # type: ignore[list-item]
+    across = [one for one in attentions if list(one.queries) != list(one.keys)]
+    return next((one.path for one in reversed(across or attentions)), None)
 
 
 def pictures(grid: Grid, history: History, folder: Path) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def pictures(grid: Grid, history: History, folder: Path) -> dict[str, Any]:
             continue
         last = _load(history, run, saved[-1], folder)
         shown = maps_in(last, 0) if last else []
-        path = _chosen([one.path for one in shown])
+        path = shown_path(shown)
         found_maps += [
             Map(
                 path=f"{setting.label}: {path}",
