@@ -23,6 +23,10 @@ LOG: Spec = {"type": "log", "nice": False}
 """Up to the values, not to the next powers of ten."""
 
 
+RUNS: Spec = {"legend": {"labelLimit": 400, "columns": 3, "orient": "bottom"}}
+"""What is set for all charts of runs: their names are long."""
+
+
 def top(body: Spec, config: Spec) -> Spec:
     """Return a whole specification: a chart, and what is set for all of its parts."""
     return {"$schema": SCHEMA, "config": config, **body}
