@@ -315,10 +315,3 @@ def test_a_very_long_table_is_named_only() -> None:
     read = Reader(table_html(named))
     assert read.of("p") == [f"<i> & more: {MAX_SHOWN_ROWS + 1} rows, in <n>.csv"]
     assert [tag for tag, _ in read.elements] == ["p", "code"]
-
-
-def test_a_table_of_rows_with_names() -> None:
-    rows: list[dict[str, Any]] = [{"b": 1, "a": "x"}, {"a": None, "b": 2.5}]
-    table = Table.of(rows, name="n", caption="c")
-    assert table == Table(name="n", columns=["b", "a"], rows=[[1, "x"], [2.5, None]], caption="c")
-    assert Table.of([], name="n") == Table(name="n", columns=[], rows=[])

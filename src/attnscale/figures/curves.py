@@ -116,7 +116,7 @@ def small_multiples(rows: Rows, facet: str, y_title: str, *, log: bool, columns:
                     "mark": {"type": "line", "strokeWidth": 1.5, "clip": True},
                     "encoding": {"color": nominal("setting", title=None)},
                 },
-                {"mark": HIT, "encoding": {"tooltip": TOOLTIP}},
+                {"mark": HIT, "encoding": {"tooltip": [*TOOLTIP]}},
             ],
         }
 
@@ -150,7 +150,7 @@ def growth(rows: Rows) -> Spec:
     return top(panels(rows, "path", draw, columns=2), RUNS)
 
 
-def runs(
+def run_curves(
     curves: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], title: str, *, columns: int = 2
 ) -> Spec:
     """Draw a panel per metric with a line per run, on logarithmic axes.

@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscale.figures.chart import Rows, Spec
+from attnscale.figures.chart import Spec
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -44,13 +44,6 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     caption: str = ""
-
-    @classmethod
-    def of(cls, rows: Rows, *, name: str, caption: str = "") -> "Table":
-        """Make a table of rows with named values; the first row names the columns."""
-        columns = list(rows[0]) if rows else []
-        cells = [[row[column] for column in columns] for row in rows]
-        return cls(name=name, columns=columns, rows=cells, caption=caption)
 
 
 @dataclass(frozen=True, kw_only=True)
