@@ -56,7 +56,7 @@ class Histogram:
     predicted: float | None
 
 
-def _titled(title: str, body: Spec) -> Spec:
+def _with_title(title: str, body: Spec) -> Spec:
     return top({"title": {"text": title, "anchor": "start", "fontSize": 13}, **body}, CONFIG)
 
 
@@ -107,7 +107,7 @@ def maps(examples: Sequence[Map], title: str) -> Spec:
         heads = thin(range(one.weights.shape[0]), MAX_HEADS)
         panels = [_panel(one, head, first=head == heads[0]) for head in heads]
         rows.append({"hconcat": panels, "spacing": 12})
-    return _titled(title, {"vconcat": rows, "spacing": 14})
+    return _with_title(title, {"vconcat": rows, "spacing": 14})
 
 
 def _bars(one: Histogram, y_title: str | None) -> Spec:
@@ -156,7 +156,7 @@ def histograms(examples: Sequence[Histogram], title: str) -> Spec:
         "vconcat": [{"hconcat": panels} for panels in rows.values()],
         "resolve": {"scale": {"x": "independent"}},
     }
-    return _titled(title, body)
+    return _with_title(title, body)
 
 
 def entropy(history: Mapping[str, Sequence[tuple[int, Sequence[float]]]], title: str) -> Spec:
@@ -187,4 +187,4 @@ def entropy(history: Mapping[str, Sequence[tuple[int, Sequence[float]]]], title:
                 },
             }
         )
-    return _titled(title, {"concat": panels, "columns": 3})
+    return _with_title(title, {"concat": panels, "columns": 3})

@@ -74,9 +74,9 @@ def panels(rows: Rows, column: str, draw: Callable[[Rows], Spec], *, columns: in
     return {"concat": charts, "columns": columns}
 
 
-def thin(items: Sequence[T], most: int) -> list[T]:
-    """Return at most ``most`` of some items, evenly taken, the first and the last among them."""
-    if len(items) <= most:
+def thin(items: Sequence[T], max_items: int) -> list[T]:
+    """Return at most ``max_items`` of some items, evenly taken, the first and the last among them."""
+    if len(items) <= max_items:
         return list(items)
-    chosen = np.linspace(0, len(items) - 1, most).round().astype(int)
+    chosen = np.linspace(0, len(items) - 1, max_items).round().astype(int)
     return [items[i] for i in chosen]

@@ -72,7 +72,7 @@ class Section:
     notes: Sequence[str] = ()
 
 
-def shown(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """Return a cell's text: numbers with four digits or whole, nothing for None."""
     if value is None:
         return ""
@@ -99,7 +99,7 @@ def _environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["shown"] = shown
+    environment.filters["cell_text"] = cell_text
     environment.globals |= {
         "place": place,
         "max_open_rows": MAX_OPEN_ROWS,

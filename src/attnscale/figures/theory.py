@@ -30,7 +30,7 @@ def growth(rows: Rows) -> Spec:
     scale = {"type": "log", "domain": [0.3, 1e6], "nice": False}
     axis = {"format": "~e", "values": [10**power for power in range(7)]}
     kind = nominal("kind", title=None)
-    shown = ("d_k", "value", "low", "high", "predicted")
+    numbers = ("d_k", "value", "low", "high", "predicted")
 
     def draw(group: Rows) -> Spec:
         return {
@@ -55,7 +55,10 @@ def growth(rows: Rows) -> Spec:
                     "encoding": {
                         "y": quantitative("value", title="variance of q·k", scale=scale, axis=axis),
                         "shape": kind,
-                        "tooltip": [*map(nominal, ("setting", "kind")), *map(quantitative, shown)],
+                        "tooltip": [
+                            *map(nominal, ("setting", "kind")),
+                            *map(quantitative, numbers),
+                        ],
                     },
                 },
             ],
@@ -171,7 +174,7 @@ def sharpness(rows: Rows) -> Spec:
         highest = max(row["value"] for row in group if row["kind"] == "simulated")
         sizes = sorted({row["n"] for row in group}, key=int)
         title = "β, standard deviation of the logits"
-        shown = [*map(nominal, ("statistic", "n")), *map(quantitative, ("beta", "value"))]
+        tooltip = [*map(nominal, ("statistic", "n")), *map(quantitative, ("beta", "value"))]
         return {
             "data": data(group),
             "width": 250,
@@ -185,7 +188,7 @@ def sharpness(rows: Rows) -> Spec:
                 {
                     "transform": [{"filter": "datum.kind == 'simulated'"}],
                     "mark": {"type": "point", "filled": True, "size": 22},
-                    "encoding": {"tooltip": shown},
+                    "encoding": {"tooltip": tooltip},
                 },
                 {
                     "transform": [{"filter": "datum.kind != 'simulated'"}],
@@ -241,7 +244,7 @@ def initial(rows: Rows) -> Spec:
     scale = {"type": "log"}
     title = "standard deviation of the logits in a row (tick: predicted)"
     init = nominal("init", title="init")
-    shown = ("value", "low", "high", "predicted")
+    numbers = ("value", "low", "high", "predicted")
 
     def draw(group: Rows) -> Spec:
         paths = list(dict.fromkeys(row["attention"] for row in group))
@@ -269,7 +272,7 @@ def initial(rows: Rows) -> Spec:
                         "color": init,
                         "tooltip": [
                             *map(nominal, ("attention", "init")),
-                            *map(quantitative, shown),
+                            *map(quantitative, numbers),
                         ],
                     },
                 },
