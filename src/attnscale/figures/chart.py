@@ -22,7 +22,6 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 LOG: Spec = {"type": "log", "nice": False}
 """Up to the values, not to the next powers of ten."""
 
-
 RUNS: Spec = {"legend": {"labelLimit": 400, "columns": 3, "orient": "bottom"}}
 """What is set for all charts of runs: their names are long."""
 
@@ -75,7 +74,7 @@ def panels(rows: Rows, column: str, draw: Callable[[Rows], Spec], *, columns: in
 
 
 def thin(items: Sequence[T], max_items: int) -> list[T]:
-    """Return at most ``max_items`` of some items, evenly taken, the first and the last among them."""
+    """Return at most ``max_items`` of some items, evenly taken, the first and the last too."""
     if len(items) <= max_items:
         return list(items)
     chosen = np.linspace(0, len(items) - 1, max_items).round().astype(int)
