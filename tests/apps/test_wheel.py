@@ -41,6 +41,8 @@ def test_the_wheel_installs_clean(tmp_path: Path) -> None:
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"attnscale"}
     assert "attnscale/py.typed" in names
+    templates = ("page.css", "page.html.j2", "page.js", "table.html.j2")
+    assert {f"attnscale/figures/templates/{name}" for name in templates} <= set(names)
     # A clean environment that sees these libraries, but not the editable install: that is found
     # through a .pth file, and those are read in an environment's own folder only.
     venv.create(tmp_path / "env", with_pip=True)

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import vl_convert
 
+import attnscale.figures.page
 from attnscale.figures.page import (
-    LONGEST_OPEN,
-    STYLE,
+    MAX_OPEN_ROWS,
+    MAX_SHOWN_ROWS,
+    TEMPLATES,
     Figure,
     Section,
     Table,
@@ -26,6 +28,8 @@ from attnscale.figures.page import (
 )
 
 PLAIN = "plain"
+FOLDER = Path(attnscale.figures.page.__file__).with_name(TEMPLATES)
+STYLE = (FOLDER / "page.css").read_text(encoding="utf-8")
 HOSTILE = (
     "<script>alert(1)</script>",
     "</script><img src=x onerror=alert(1)>",
@@ -157,6 +161,7 @@ def test_the_page_needs_nothing_but_itself(real: str) -> None:
     assert [tag for tag, _ in read.elements].count("script") == 2
     assert ("meta", {"charset": "utf-8"}) in read.elements
     (style,) = read.of("style")
+    assert style.strip() == STYLE.strip()
     assert "@import" not in style
     assert "url(" not in style
     (library,) = read.of("script", type="module")
@@ -264,7 +269,7 @@ def test_a_png_is_drawn_without_a_browser_twice_as_large(tmp_path: Path, no_libr
     assert drawn == to_png(spec("שלום <b>"))
 
 
-@pytest.mark.parametrize(("count", "folded"), [(LONGEST_OPEN, False), (LONGEST_OPEN + 1, True)])
+@pytest.mark.parametrize(("count", "folded"), [(MAX_OPEN_ROWS, False), (MAX_OPEN_ROWS + 1, True)])
 def test_long_tables_are_folded(count: int, folded: bool) -> None:
     rows = [(i, "<b>") for i in range(count)]
     made = Table(name="<n>", columns=("i", "x"), rows=rows, caption="<i> & more")
@@ -302,3 +307,11 @@ def test_only_verdicts_are_coloured() -> None:
     classes = [attributes.get("class") for tag, attributes in read.elements if tag == "td"]
     assert classes == ["holds", "fails", "depends", None, None, None]
     assert all(f".{verdict} {{ color:" in STYLE for verdict in classes[:3])
+
+
+def test_a_very_long_table_is_named_only() -> None:
+    rows = [(i,) for i in range(MAX_SHOWN_ROWS + 1)]
+    named = Table(name="<n>", columns=("i",), rows=rows, caption="<i> & more")
+    read = Reader(table_html(named))
+    assert read.of("p") == [f"<i> & more: {MAX_SHOWN_ROWS + 1} rows, in <n>.csv"]
+    assert [tag for tag, _ in read.elements] == ["p", "code"]

@@ -231,7 +231,7 @@ def test_wrong_numbers_are_refused() -> None:
 
 
 def test_theory_loads_no_framework() -> None:
-    heavy = ("mlflow", "hydra", "omegaconf", "pytorch_lightning", "altair", "matplotlib")
+    heavy = ("mlflow", "hydra", "omegaconf", "pytorch_lightning", "vl_convert", "jinja2")
     code = (
         "import sys, attnscale.theory.simulate, attnscale.theory.simulate_softmax\n"
         f"sys.exit(', '.join(m for m in {heavy!r} if m in sys.modules) or 0)"

@@ -1,8 +1,4 @@
-"""Pictures of attention, from plain arrays: maps with tokens, histograms, entropy over time.
-
-The specifications are written out as Vega-Lite: building them through a library took longer than
-drawing them.
-"""
+"""Pictures of attention, from plain arrays: maps with tokens, histograms, entropy over time."""
 
 import json
 import math
@@ -13,15 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Spec = dict[str, Any]
+from attnscale.figures.chart import Spec, data, finite, nominal, ordinal, quantitative, thin, top
 
 CELL = 15
-MOST_TOKENS = 40
-MOST_HEADS = 8
-MOST_ATTENTIONS = 12
-MOST_POINTS = 200
-SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+MAX_TOKENS = 40
+MAX_HEADS = 8
+MAX_ATTENTIONS = 12
+MAX_POINTS = 200
 FONTS = "Liberation Sans, DejaVu Sans, Noto Sans, Arial Unicode MS, sans-serif"
+CONFIG: Spec = {"font": FONTS, "view": {"stroke": "#c8ccd1"}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,157 +56,107 @@ class Histogram:
     predicted: float | None
 
 
-def _top(body: Spec, title: str) -> Spec:
-    return {
-        "$schema": SCHEMA,
-        "title": {"text": title, "anchor": "start", "fontSize": 13},
-        "config": {"font": FONTS, "view": {"stroke": "#c8ccd1"}},
-        **body,
-    }
+def _with_title(title: str, body: Spec) -> Spec:
+    return top({"title": {"text": title, "anchor": "start", "fontSize": 13}, **body}, CONFIG)
 
 
-def _number(value: float) -> float | None:
-    """Return a number for a specification, which as JSON has neither NaN nor infinity."""
-    return float(value) if math.isfinite(value) else None
-
-
-def spread(things: Sequence[Any], most: int) -> list[Any]:
-    """Return at most ``most`` of some things, the first and last among them, evenly taken."""
-    if len(things) <= most:
-        return list(things)
-    chosen = np.linspace(0, len(things) - 1, most).round().astype(int)
-    return [things[i] for i in chosen]
-
-
-def _labels(tokens: Sequence[str]) -> str:
-    """Return an expression that turns a position into its token; any text is only text."""
-    return f"{json.dumps(list(tokens), ensure_ascii=True)}[datum.value]"
+def _token_axis(tokens: Sequence[str], **options: Any) -> Spec:
+    """Return an axis that shows at a position its token; any text is only text."""
+    names = f"{json.dumps(list(tokens), ensure_ascii=True)}[datum.value]"
+    look: Spec = {"title": None, "labelLimit": 110, "ticks": False, "domain": False}
+    return {**look, "labelExpr": names, **options}
 
 
 def _panel(one: Map, head: int, *, first: bool) -> Spec:
-    queries, keys = list(one.queries[:MOST_TOKENS]), list(one.keys[:MOST_TOKENS])
-    values = [
-        {"q": q, "k": k, "w": _number(round(float(one.weights[head, q, k]), 4))}
+    queries, keys = one.queries[:MAX_TOKENS], one.keys[:MAX_TOKENS]
+    weights = [
+        {"q": q, "k": k, "w": finite(round(float(one.weights[head, q, k]), 4))}
         for q in range(len(queries))
         for k in range(len(keys))
     ]
-    axis = {"title": None, "labelLimit": 110, "ticks": False, "domain": False}
+    x_axis = _token_axis(keys, labelAngle=-60, orient="bottom") if first else None
+    y_axis = _token_axis(queries) if first else None
+    colors = {
+        "domain": [0, 1],
+        "range": ["#ffffff", "#0b3d78"],
+        "interpolate": "rgb",
+        "clamp": True,
+    }
     return {
         "title": f"{one.path}, head {head}",
-        "data": {"values": values},
+        "data": data(weights),
         "width": {"step": CELL},
         "height": {"step": CELL},
         "mark": "rect",
         "encoding": {
-            "x": {
-                "field": "k",
-                "type": "ordinal",
-                "axis": {
-                    **axis,
-                    "labelExpr": _labels(keys),
-                    "labelAngle": -60,
-                    "orient": "bottom",
-                }
-                if first
-                else None,
-            },
-            "y": {
-                "field": "q",
-                "type": "ordinal",
-                "axis": {**axis, "labelExpr": _labels(queries)} if first else None,
-            },
-            "color": {
-                "field": "w",
-                "type": "quantitative",
-                "title": "weight",
-                "scale": {
-                    "domain": [0, 1],
-                    "range": ["#ffffff", "#0b3d78"],
-                    "interpolate": "rgb",
-                    "clamp": True,
-                },
-            },
+            "x": ordinal("k", axis=x_axis),
+            "y": ordinal("q", axis=y_axis),
+            "color": quantitative("w", title="weight", scale=colors),
         },
     }
 
 
-def maps(found: Sequence[Map], title: str) -> Spec:
+def maps(examples: Sequence[Map], title: str) -> Spec:
     """Draw weights as heat maps, a row per attention and a column per head.
 
     The tokens stand at the first map of a row, for the whole row: text is what drawing costs most.
     Long sentences are cut, and of many attentions or heads some are taken, evenly.
     """
     rows = []
-    for one in spread(found, MOST_ATTENTIONS):
-        heads = spread(range(one.weights.shape[0]), MOST_HEADS)
+    for one in thin(examples, MAX_ATTENTIONS):
+        heads = thin(range(one.weights.shape[0]), MAX_HEADS)
         panels = [_panel(one, head, first=head == heads[0]) for head in heads]
         rows.append({"hconcat": panels, "spacing": 12})
-    return _top({"vconcat": rows, "spacing": 14}, title)
+    return _with_title(title, {"vconcat": rows, "spacing": 14})
 
 
-def histograms(found: Sequence[Histogram], title: str) -> Spec:
+def _bars(one: Histogram, y_title: str | None) -> Spec:
+    density = one.counts / max(1, int(one.counts.sum())) / np.diff(one.edges)
+    bars = [
+        {"low": float(low), "high": float(high), "y": float(y)}
+        for low, high, y in zip(one.edges, one.edges[1:], density, strict=False)
+    ]
+    return {
+        "data": data(bars),
+        "mark": {"type": "bar", "color": "#0b5cad", "opacity": 0.5},
+        "encoding": {
+            "x": quantitative("low", bin="binned", title=None, axis={"tickCount": 4}),
+            "x2": {"field": "high"},
+            "y": quantitative("y", title=y_title, axis={"tickCount": 3}),
+        },
+    }
+
+
+def _normal(edges: npt.NDArray[np.floating[Any]], std: float) -> Spec:
+    x = np.linspace(float(edges[0]), float(edges[-1]), 81)
+    density = np.exp(-0.5 * (x / std) ** 2) / (std * math.sqrt(2 * math.pi))
+    line = [{"x": float(a), "y": float(b)} for a, b in zip(x, density, strict=True)]
+    return {
+        "data": data(line),
+        "mark": {"type": "line", "color": "#c2410c", "strokeWidth": 1.5},
+        "encoding": {"x": quantitative("x"), "y": quantitative("y")},
+    }
+
+
+def histograms(examples: Sequence[Histogram], title: str) -> Spec:
     """Draw logits over the normal density of the predicted deviation, a row per attention."""
-    rows: dict[str, list[Spec]] = {}
-    paths = spread(list(dict.fromkeys(one.path for one in found)), MOST_ATTENTIONS)
-    for one in found:
-        if one.path not in paths:
+    paths = thin(list(dict.fromkeys(one.path for one in examples)), MAX_ATTENTIONS)
+    rows: dict[str, list[Spec]] = {path: [] for path in paths}
+    for one in examples:
+        if one.path not in rows:
             continue
-        widths = np.diff(one.edges)
-        total = max(1, int(one.counts.sum()))
-        bars = [
-            {"low": float(a), "high": float(b), "y": float(n / total / w)}
-            for a, b, n, w in zip(one.edges, one.edges[1:], one.counts, widths, strict=False)
-        ]
-        layers: list[Spec] = [
-            {
-                "data": {"values": bars},
-                "mark": {"type": "bar", "color": "#0b5cad", "opacity": 0.5},
-                "encoding": {
-                    "x": {
-                        "field": "low",
-                        "type": "quantitative",
-                        "bin": "binned",
-                        "title": None,
-                        "axis": {"tickCount": 4},
-                    },
-                    "x2": {"field": "high"},
-                    "y": {
-                        "field": "y",
-                        "type": "quantitative",
-                        "title": "density" if one.path not in rows else None,
-                        "axis": {"tickCount": 3},
-                    },
-                },
-            }
-        ]
-        known = one.predicted is not None and math.isfinite(one.predicted)
-        if one.predicted and known:
-            x = np.linspace(float(one.edges[0]), float(one.edges[-1]), 81)
-            density = np.exp(-0.5 * (x / one.predicted) ** 2) / (
-                one.predicted * math.sqrt(2 * math.pi)
-            )
-            line = [{"x": float(a), "y": float(b)} for a, b in zip(x, density, strict=True)]
-            layers.append(
-                {
-                    "data": {"values": line},
-                    "mark": {"type": "line", "color": "#c2410c", "strokeWidth": 1.5},
-                    "encoding": {
-                        "x": {"field": "x", "type": "quantitative"},
-                        "y": {"field": "y", "type": "quantitative"},
-                    },
-                }
-            )
-        shown = f" (line: predicted, {one.predicted:.3g})" if one.predicted and known else ""
-        rows.setdefault(one.path, []).append(
-            {
-                "title": f"{one.path}, {one.when}{shown}",
-                "width": 260,
-                "height": 110,
-                "layer": layers,
-            }
-        )
-    body = [{"hconcat": panels} for panels in rows.values()]
-    return _top({"vconcat": body, "resolve": {"scale": {"x": "independent"}}}, title)
+        panels = rows[one.path]
+        layers = [_bars(one, None if panels else "density")]
+        heading = f"{one.path}, {one.when}"
+        if one.predicted and math.isfinite(one.predicted):
+            layers.append(_normal(one.edges, one.predicted))
+            heading += f" (line: predicted, {one.predicted:.3g})"
+        panels.append({"title": heading, "width": 260, "height": 110, "layer": layers})
+    body = {
+        "vconcat": [{"hconcat": panels} for panels in rows.values()],
+        "resolve": {"scale": {"x": "independent"}},
+    }
+    return _with_title(title, body)
 
 
 def entropy(history: Mapping[str, Sequence[tuple[int, Sequence[float]]]], title: str) -> Spec:
@@ -221,10 +167,10 @@ def entropy(history: Mapping[str, Sequence[tuple[int, Sequence[float]]]], title:
         title: Heading.
     """
     panels = []
-    for path in spread(list(history), MOST_ATTENTIONS):
-        values = [
-            {"step": step, "head": str(head), "v": _number(value)}
-            for step, heads in spread(list(history[path]), MOST_POINTS)
+    for path in thin(list(history), MAX_ATTENTIONS):
+        points = [
+            {"step": step, "head": str(head), "v": finite(value)}
+            for step, heads in thin(history[path], MAX_POINTS)
             for head, value in enumerate(heads)
         ]
         panels.append(
@@ -232,18 +178,13 @@ def entropy(history: Mapping[str, Sequence[tuple[int, Sequence[float]]]], title:
                 "title": path,
                 "width": 250,
                 "height": 130,
-                "data": {"values": values},
+                "data": data(points),
                 "mark": {"type": "line", "strokeWidth": 1.5},
                 "encoding": {
-                    "x": {"field": "step", "type": "quantitative", "title": "optimizer steps"},
-                    "y": {
-                        "field": "v",
-                        "type": "quantitative",
-                        "title": "entropy ÷ ln n",
-                        "scale": {"domain": [0, 1]},
-                    },
-                    "color": {"field": "head", "type": "nominal", "title": "head"},
+                    "x": quantitative("step", title="optimizer steps"),
+                    "y": quantitative("v", title="entropy ÷ ln n", scale={"domain": [0, 1]}),
+                    "color": nominal("head", title="head"),
                 },
             }
         )
-    return _top({"concat": panels, "columns": 3}, title)
+    return _with_title(title, {"concat": panels, "columns": 3})

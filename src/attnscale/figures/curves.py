@@ -1,72 +1,194 @@
-"""Curves of several runs side by side."""
+"""Charts of metrics over training, from plain rows: of settings with their seeds, and of runs."""
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-MOST_POINTS = 300
-Curve = Sequence[tuple[int, float]]
+from attnscale.figures.chart import (
+    LOG,
+    RUNS,
+    Rows,
+    Spec,
+    data,
+    nominal,
+    panels,
+    quantitative,
+    rounded,
+    thin,
+    top,
+)
+
+MAX_POINTS = 300
+HIT: Spec = {"type": "point", "filled": True, "size": 90, "opacity": 0}
+"""What the mouse hits of a line; a line itself would show the values of its first point."""
+
+TOOLTIP = (nominal("setting"), quantitative("step"), quantitative("value", format=".4g"))
+AXES = {"step": "optimizer steps", "epoch": "epochs", "tokens": "tokens", "seconds": "seconds"}
+STEPS = quantitative("step", title=AXES["step"])
 
 
-def thin(curve: Curve, most: int = MOST_POINTS) -> list[tuple[int, float]]:
-    """Return at most ``most`` points of a curve: every n-th, and the last; none is averaged."""
-    if len(curve) <= most:
-        return list(curve)
-    stride = math.ceil(len(curve) / (most - 1))
-    kept = list(curve[::stride])
-    return kept if kept[-1] == curve[-1] else [*kept, curve[-1]]
+def _value(field: str, title: str | None, *, log: bool, ticks: int) -> Spec:
+    scale = LOG if log else {"zero": False}
+    return quantitative(field, title=title, scale=scale, axis={"format": "~g", "tickCount": ticks})
 
 
-def draw_curves(
-    curves: Mapping[str, Mapping[str, Curve]], path: Path, *, title: str, columns: int = 2
-) -> None:
-    """Draw a panel per metric with a line per run, on logarithmic axes, and write it as PNG.
+def curve(rows: Rows, title: str, *, log: bool) -> Spec:
+    """Draw a metric over steps, epochs, tokens or seconds (a menu), seeds as bands.
+
+    Args:
+        rows: ``setting``, ``step``, ``epoch``, ``tokens``, ``seconds``, ``value``, ``low``,
+            ``high``, ``n``; an axis that no row knows is not offered.
+        title: What is drawn.
+        log: Whether the value's axis is logarithmic; values that are not positive are left out.
+    """
+    points = [row for row in rows if not log or row["low"] > 0]
+    axes = [axis for axis in AXES if any(row[axis] is not None for row in points)] or ["step"]
+    titles = " : ".join(f"against == '{axis}' ? '{AXES[axis]}'" for axis in axes)
+    setting = nominal("setting", title=None)
+    band = {
+        "mark": "area",
+        "encoding": {
+            "y": _value("low", title, log=log, ticks=6),
+            "y2": {"field": "high"},
+            "color": setting,
+            # Not opacity: the legend would take it over, and no longer hear clicks.
+            "fillOpacity": {"condition": {"param": "shown", "value": 0.18}, "value": 0.02},
+        },
+    }
+    line = {
+        "mark": {"type": "line", "strokeWidth": 1.6, "clip": True},
+        "encoding": {
+            "y": _value("value", title, log=log, ticks=6),
+            "color": setting,
+            "opacity": {"condition": {"param": "shown", "value": 1}, "value": 0.08},
+        },
+        "params": [
+            {"name": "shown", "select": {"type": "point", "fields": ["setting"]}, "bind": "legend"}
+        ],
+    }
+    hits = {
+        "mark": HIT,
+        "encoding": {
+            "y": _value("value", title, log=log, ticks=6),
+            "tooltip": [*TOOLTIP, quantitative("n", title="seeds")],
+        },
+    }
+    several = any(row["n"] > 1 for row in points)
+    menu = {"input": "select", "options": axes, "name": "against "}
+    body = {
+        "data": data(rounded(points)),
+        "width": 620,
+        "height": 260,
+        "params": [
+            {"name": "against", "value": axes[0], "bind": menu},
+            {"name": "axisTitle", "expr": f"{titles} : ''"},
+        ],
+        "transform": [{"calculate": "datum[against]", "as": "x"}],
+        "encoding": {"x": quantitative("x", axis={"title": {"expr": "axisTitle"}})},
+        "layer": [band, line, hits] if several else [line, hits],
+    }
+    return top(body, RUNS)
+
+
+def small_multiples(rows: Rows, facet: str, y_title: str, *, log: bool, columns: int = 2) -> Spec:
+    """Draw a panel per value of ``facet``, a line per setting, over optimizer steps.
+
+    Args:
+        rows: As for :func:`curve`, with the column that ``facet`` names.
+        facet: Column.
+        y_title: Title of the value's axis.
+        log: Whether the value's axis is logarithmic.
+        columns: Panels side by side.
+    """
+
+    def draw(group: Rows) -> Spec:
+        points = [
+            {column: row[column] for column in ("setting", "step", "value")}
+            for row in group
+            if not log or row["value"] > 0
+        ]
+        return {
+            "data": data(rounded(points)),
+            "width": 300,
+            "height": 180,
+            "encoding": {"x": STEPS, "y": _value("value", y_title, log=log, ticks=5)},
+            "layer": [
+                {
+                    "mark": {"type": "line", "strokeWidth": 1.5, "clip": True},
+                    "encoding": {"color": nominal("setting", title=None)},
+                },
+                {"mark": HIT, "encoding": {"tooltip": [*TOOLTIP]}},
+            ],
+        }
+
+    return top(panels(rows, facet, draw, columns=columns), RUNS)
+
+
+def growth(rows: Rows) -> Spec:
+    """Draw the growth exponent of the scores over training, ½ and 1 marked.
+
+    Args:
+        rows: ``group``, ``path``, ``step``, ``exponent``.
+    """
+    marks = {
+        "data": data([{"y": 0.5, "what": "½: independent"}, {"y": 1.0, "what": "1: aligned"}]),
+        "mark": {"type": "rule", "strokeDash": [4, 3], "color": "#777777"},
+        "encoding": {"y": quantitative("y")},
+    }
+
+    def draw(group: Rows) -> Spec:
+        line = {
+            "data": data(rounded(group)),
+            "mark": {"type": "line", "point": True, "strokeWidth": 1.5},
+            "encoding": {
+                "x": STEPS,
+                "y": quantitative("exponent", title="growth exponent"),
+                "color": nominal("group", title=None),
+            },
+        }
+        return {"width": 300, "height": 170, "layer": [marks, line]}
+
+    return top(panels(rows, "path", draw, columns=2), RUNS)
+
+
+def run_curves(
+    curves: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], title: str, *, columns: int = 2
+) -> Spec:
+    """Draw a panel per metric with a line per run, on logarithmic axes.
 
     Args:
         curves: Metric name to (run name to its curve); points that are not finite and positive are
             left out, a logarithmic axis has no place for them.
-        path: Where to write.
         title: Title of the whole figure.
         columns: Panels side by side.
 
     Raises:
         ValueError: If there is nothing to draw.
     """
-    import altair as alt
-    import vl_convert
-
     rows = [
         {"metric": metric, "run": run, "step": step, "value": value}
-        for metric, runs in curves.items()
-        for run, curve in runs.items()
-        for step, value in thin(curve)
+        for metric, by_run in curves.items()
+        for run, points in by_run.items()
+        for step, value in thin(points, MAX_POINTS)
         if math.isfinite(value) and value > 0
     ]
     if not rows:
         raise ValueError("there is no point to draw")
-    names = list(dict.fromkeys(run for runs in curves.values() for run in runs))
-    drawn = [metric for metric in curves if any(row["metric"] == metric for row in rows)]
-    panels = [
-        alt.Chart(
-            alt.InlineData(values=[row for row in rows if row["metric"] == metric]), title=metric
-        )
-        .mark_line(strokeWidth=1.5, opacity=0.85, clip=True)
-        .encode(
-            x=alt.X("step:Q", title="optimizer steps"),
-            y=alt.Y(
-                "value:Q",
-                title=None,
-                scale=alt.Scale(type="log", nice=False),
-                axis=alt.Axis(format="~g", tickCount=6),
-            ),
-            color=alt.Color(
-                "run:N", sort=names, title=None, legend=alt.Legend(orient="bottom", columns=2)
-            ),
-            strokeDash=alt.StrokeDash("run:N", sort=names, legend=None),
-        )
-        .properties(width=360, height=220)
-        for metric in drawn
-    ]
-    figure = alt.concat(*panels, columns=columns, title=alt.TitleParams(title, anchor="start"))
-    figure = figure.configure_legend(labelLimit=400)
-    path.write_bytes(vl_convert.vegalite_to_png(figure.to_json(), scale=2))
+    names = list(dict.fromkeys(run for by_run in curves.values() for run in by_run))
+    legend = {"orient": "bottom", "columns": 2}
+    line = {
+        "width": 360,
+        "height": 220,
+        "mark": {"type": "line", "strokeWidth": 1.5, "opacity": 0.85, "clip": True},
+        "encoding": {
+            "x": STEPS,
+            "y": _value("value", None, log=True, ticks=6),
+            "color": nominal("run", title=None, sort=names, legend=legend),
+            "strokeDash": nominal("run", sort=names, legend=None),
+        },
+    }
+
+    def draw(group: Rows) -> Spec:
+        return {"data": data(group), **line}
+
+    body = panels(rows, "metric", draw, columns=columns)
+    return top({"title": {"text": title, "anchor": "start"}, **body}, RUNS)

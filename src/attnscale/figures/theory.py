@@ -1,28 +1,23 @@
-"""Charts of what theory predicts, each from plain tables: a list of rows with named values."""
+"""Charts of what theory predicts, from plain rows."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-Rows = Sequence[Mapping[str, Any]]
-Spec = dict[str, Any]
+from attnscale.figures.chart import (
+    Rows,
+    Spec,
+    data,
+    nominal,
+    ordinal,
+    panels,
+    quantitative,
+    top,
+)
 
 MEASURED, PREDICTED = "#0b5cad", "#c2410c"
-NUMBER_AXIS = "~g"
-
-
-def _data(rows: Rows) -> Any:
-    import altair as alt
-
-    return alt.InlineData(values=[dict(row) for row in rows])
-
-
-def _finish(chart: Any) -> Spec:
-    spec: Spec = (
-        chart.configure_legend(labelLimit=360, titleLimit=360)
-        .configure_title(anchor="start", fontSize=13)
-        .to_dict()
-    )
-    return spec
+CONFIG: Spec = {
+    "legend": {"orient": "bottom", "labelLimit": 360, "titleLimit": 360},
+    "title": {"anchor": "start", "fontSize": 13},
+}
+BINARY: Spec = {"type": "log", "base": 2}
+NUMBERS: Spec = {"format": "~g"}
 
 
 def growth(rows: Rows) -> Spec:
@@ -32,34 +27,44 @@ def growth(rows: Rows) -> Spec:
         rows: ``setting``, ``kind`` (what is measured), ``d_k``, ``value``, ``low``, ``high``,
             ``predicted``.
     """
-    import altair as alt
+    scale = {"type": "log", "domain": [0.3, 1e6], "nice": False}
+    axis = {"format": "~e", "values": [10**power for power in range(7)]}
+    kind = nominal("kind", title=None)
+    numbers = ("d_k", "value", "low", "high", "predicted")
 
-    settings = list(dict.fromkeys(row["setting"] for row in rows))
-    x = alt.X("d_k:Q", title="d_k", scale=alt.Scale(type="log", base=2))
-    scale = alt.Scale(type="log", domain=[0.3, 1e6], nice=False)
-    axis = alt.Axis(format="~e", values=[10**power for power in range(7)])
-    y = alt.Y("value:Q", title="variance of q·k", scale=scale, axis=axis)
-    color = alt.Color("kind:N", title=None, legend=alt.Legend(orient="bottom"))
-    panels = []
-    for setting in settings:
-        base = alt.Chart(
-            _data([row for row in rows if row["setting"] == setting]), title=setting
-        ).properties(width=250, height=190)
-        band = base.mark_rule().encode(
-            x=x, y=alt.Y("low:Q", title="", scale=scale, axis=axis), y2="high", color=color
-        )
-        line = base.mark_line(strokeDash=[5, 3], opacity=0.8).encode(
-            x=x, y=alt.Y("predicted:Q", title="", scale=scale), color=color
-        )
-        points = base.mark_point(size=60, strokeWidth=1.6).encode(
-            x=x,
-            y=y,
-            color=color,
-            shape=alt.Shape("kind:N", title=None, legend=alt.Legend(orient="bottom")),
-            tooltip=["setting:N", "kind:N", "d_k:Q", "value:Q", "low:Q", "high:Q", "predicted:Q"],
-        )
-        panels.append(line + band + points)
-    return _finish(alt.concat(*panels, columns=3))
+    def draw(group: Rows) -> Spec:
+        return {
+            "data": data(group),
+            "width": 250,
+            "height": 190,
+            "encoding": {"x": quantitative("d_k", title="d_k", scale=BINARY), "color": kind},
+            "layer": [
+                {
+                    "mark": {"type": "line", "strokeDash": [5, 3], "opacity": 0.8},
+                    "encoding": {"y": quantitative("predicted", title="", scale=scale)},
+                },
+                {
+                    "mark": "rule",
+                    "encoding": {
+                        "y": quantitative("low", title="", scale=scale, axis=axis),
+                        "y2": {"field": "high"},
+                    },
+                },
+                {
+                    "mark": {"type": "point", "size": 60, "strokeWidth": 1.6},
+                    "encoding": {
+                        "y": quantitative("value", title="variance of q·k", scale=scale, axis=axis),
+                        "shape": kind,
+                        "tooltip": [
+                            *map(nominal, ("setting", "kind")),
+                            *map(quantitative, numbers),
+                        ],
+                    },
+                },
+            ],
+        }
+
+    return top(panels(rows, "setting", draw, columns=3), CONFIG)
 
 
 def histograms(bars: Rows, lines: Rows) -> Spec:
@@ -69,42 +74,47 @@ def histograms(bars: Rows, lines: Rows) -> Spec:
         bars: ``scale``, ``d_k``, ``low``, ``high`` (bin edges), ``density``.
         lines: ``scale``, ``d_k``, ``kind`` (which prediction), ``x``, ``density``.
     """
-    import altair as alt
-
-    scales = list(dict.fromkeys(row["scale"] for row in bars))
     sizes = list(dict.fromkeys(row["d_k"] for row in bars))
-    panels = []
-    for scale in scales:
-        for d_k in sizes:
-            mine = [r for r in bars if (r["scale"], r["d_k"]) == (scale, d_k)]
-            theirs = [r for r in lines if (r["scale"], r["d_k"]) == (scale, d_k)]
-            bar = (
-                alt.Chart(_data(mine), title=f"{scale}, d_k = {d_k}")
-                .mark_bar(color=MEASURED, opacity=0.45)
-                .encode(
-                    x=alt.X("low:Q", title="logit", bin="binned"),
-                    x2="high",
-                    y=alt.Y("density:Q", title="density"),
-                    tooltip=["low:Q", "high:Q", "density:Q"],
-                )
-            )
-            line = (
-                alt.Chart(_data(theirs))
-                .mark_line(strokeWidth=1.5)
-                .encode(
-                    x="x:Q",
-                    y="density:Q",
-                    color=alt.Color(
-                        "kind:N",
-                        title="predicted",
-                        scale=alt.Scale(range=[PREDICTED, "#111111"]),
-                        legend=alt.Legend(orient="bottom"),
-                    ),
-                    strokeDash=alt.StrokeDash("kind:N", legend=None),
-                )
-            )
-            panels.append((bar + line).properties(width=185, height=130))
-    return _finish(alt.concat(*panels, columns=len(sizes)))
+    places = [
+        (scale, d_k) for scale in dict.fromkeys(row["scale"] for row in bars) for d_k in sizes
+    ]
+
+    def at(rows: Rows, place: tuple[str, int]) -> Spec:
+        return data([row for row in rows if (row["scale"], row["d_k"]) == place])
+
+    charts = [
+        {
+            "title": f"{place[0]}, d_k = {place[1]}",
+            "width": 185,
+            "height": 130,
+            "layer": [
+                {
+                    "data": at(bars, place),
+                    "mark": {"type": "bar", "color": MEASURED, "opacity": 0.45},
+                    "encoding": {
+                        "x": quantitative("low", title="logit", bin="binned"),
+                        "x2": {"field": "high"},
+                        "y": quantitative("density", title="density"),
+                        "tooltip": [*map(quantitative, ("low", "high", "density"))],
+                    },
+                },
+                {
+                    "data": at(lines, place),
+                    "mark": {"type": "line", "strokeWidth": 1.5},
+                    "encoding": {
+                        "x": quantitative("x"),
+                        "y": quantitative("density"),
+                        "color": nominal(
+                            "kind", title="predicted", scale={"range": [PREDICTED, "#111111"]}
+                        ),
+                        "strokeDash": nominal("kind", title="predicted"),
+                    },
+                },
+            ],
+        }
+        for place in places
+    ]
+    return top({"concat": charts, "columns": len(sizes)}, CONFIG)
 
 
 def score_row(rows: Rows) -> Spec:
@@ -113,23 +123,23 @@ def score_row(rows: Rows) -> Spec:
     Args:
         rows: ``scale``, ``key``, ``logit``, ``weight``.
     """
-    import altair as alt
-
-    panels = []
-    for field, title in (("logit", "logit"), ("weight", "weight")):
-        for scale in dict.fromkeys(row["scale"] for row in rows):
-            mine = [row for row in rows if row["scale"] == scale]
-            panels.append(
-                alt.Chart(_data(mine), title=f"{scale}: {title}s of one row, d_k = 128")
-                .mark_bar(color=MEASURED)
-                .encode(
-                    x=alt.X("key:O", title="key", axis=alt.Axis(labelAngle=0)),
-                    y=alt.Y(f"{field}:Q", title=title),
-                    tooltip=["key:N", "logit:Q", "weight:Q"],
-                )
-                .properties(width=340, height=150)
-            )
-    return _finish(alt.concat(*panels, columns=2))
+    charts = [
+        {
+            "title": f"{scale}: {quantity}s of one row, d_k = 128",
+            "data": data([row for row in rows if row["scale"] == scale]),
+            "width": 340,
+            "height": 150,
+            "mark": {"type": "bar", "color": MEASURED},
+            "encoding": {
+                "x": ordinal("key", title="key", axis={"labelAngle": 0}),
+                "y": quantitative(quantity, title=quantity),
+                "tooltip": [nominal("key"), *map(quantitative, ("logit", "weight"))],
+            },
+        }
+        for quantity in ("logit", "weight")
+        for scale in dict.fromkeys(row["scale"] for row in rows)
+    ]
+    return top({"concat": charts, "columns": 2}, CONFIG)
 
 
 def largest_weight(rows: Rows) -> Spec:
@@ -138,20 +148,19 @@ def largest_weight(rows: Rows) -> Spec:
     Args:
         rows: ``a``, ``value``, ``kind``.
     """
-    import altair as alt
-
-    chart = (
-        alt.Chart(_data(rows))
-        .mark_line()
-        .encode(
-            x=alt.X("a:Q", title="a"),
-            y=alt.Y("value:Q", title=None),
-            color=alt.Color("kind:N", title=None, legend=alt.Legend(orient="bottom")),
-            tooltip=["kind:N", "a:Q", "value:Q"],
-        )
-        .properties(width=620, height=240)
-    )
-    return _finish(chart)
+    body = {
+        "data": data(rows),
+        "width": 620,
+        "height": 240,
+        "mark": "line",
+        "encoding": {
+            "x": quantitative("a", title="a"),
+            "y": quantitative("value", title=None),
+            "color": nominal("kind", title=None),
+            "tooltip": [nominal("kind"), *map(quantitative, ("a", "value"))],
+        },
+    }
+    return top(body, CONFIG)
 
 
 def sharpness(rows: Rows) -> Spec:
@@ -160,37 +169,36 @@ def sharpness(rows: Rows) -> Spec:
     Args:
         rows: ``statistic``, ``n``, ``beta``, ``value``, ``kind`` ("simulated", or a limit).
     """
-    import altair as alt
 
-    panels = []
-    for statistic in dict.fromkeys(row["statistic"] for row in rows):
-        mine = [row for row in rows if row["statistic"] == statistic]
-        sizes = sorted({row["n"] for row in mine}, key=int)
-        color = alt.Color("n:N", sort=sizes, title="keys n", legend=alt.Legend(orient="bottom"))
-        x = alt.X(
-            "beta:Q",
-            title="β, standard deviation of the logits",
-            scale=alt.Scale(type="log", base=2),
-            axis=alt.Axis(format=NUMBER_AXIS),
-        )
-        top = 1.05 * max(row["value"] for row in mine if row["kind"] == "simulated")
-        y = alt.Y("value:Q", title=None, scale=alt.Scale(domain=[0, top]))
-        base = alt.Chart(_data(mine), title=statistic).encode(x=x, y=y, color=color)
-        simulated = base.transform_filter("datum.kind == 'simulated'").mark_point(
-            filled=True, size=22
-        )
-        simulated = simulated.encode(tooltip=["statistic:N", "n:N", "beta:Q", "value:Q"])
-        limits = (
-            base.transform_filter("datum.kind != 'simulated'")
-            .mark_line(clip=True)
-            .encode(
-                strokeDash=alt.StrokeDash(
-                    "kind:N", title="limit", legend=alt.Legend(orient="bottom")
-                )
-            )
-        )
-        panels.append((simulated + limits).properties(width=250, height=180))
-    return _finish(alt.concat(*panels, columns=3))
+    def draw(group: Rows) -> Spec:
+        highest = max(row["value"] for row in group if row["kind"] == "simulated")
+        sizes = sorted({row["n"] for row in group}, key=int)
+        title = "β, standard deviation of the logits"
+        tooltip = [*map(nominal, ("statistic", "n")), *map(quantitative, ("beta", "value"))]
+        return {
+            "data": data(group),
+            "width": 250,
+            "height": 180,
+            "encoding": {
+                "x": quantitative("beta", title=title, scale=BINARY, axis=NUMBERS),
+                "y": quantitative("value", title=None, scale={"domain": [0, 1.05 * highest]}),
+                "color": nominal("n", title="keys n", sort=sizes),
+            },
+            "layer": [
+                {
+                    "transform": [{"filter": "datum.kind == 'simulated'"}],
+                    "mark": {"type": "point", "filled": True, "size": 22},
+                    "encoding": {"tooltip": tooltip},
+                },
+                {
+                    "transform": [{"filter": "datum.kind != 'simulated'"}],
+                    "mark": {"type": "line", "clip": True},
+                    "encoding": {"strokeDash": nominal("kind", title="limit")},
+                },
+            ],
+        }
+
+    return top(panels(rows, "statistic", draw, columns=3), CONFIG)
 
 
 def places(rows: Rows) -> Spec:
@@ -199,29 +207,31 @@ def places(rows: Rows) -> Spec:
     Args:
         rows: ``mode``, ``d_k``, ``beta``.
     """
-    import altair as alt
-
-    order = list(dict.fromkeys(row["mode"] for row in rows))
-    base = alt.Chart(_data(rows)).encode(
-        y=alt.Y("mode:N", sort=order, title=None),
-        x=alt.X(
-            "beta:Q",
-            title="standard deviation of the logits at the start, q and k of unit variance",
-            scale=alt.Scale(type="log", base=2),
-            axis=alt.Axis(format=NUMBER_AXIS),
-        ),
-    )
-    line = base.mark_line(color="#9aa4af").encode(detail="mode:N")
-    points = base.mark_point(filled=True, size=55).encode(
-        color=alt.Color(
-            "d_k:O",
-            title="d_k",
-            scale=alt.Scale(scheme="viridis"),
-            legend=alt.Legend(orient="bottom"),
-        ),
-        tooltip=["mode:N", "d_k:Q", "beta:Q"],
-    )
-    return _finish((line + points).properties(width=620, height=22 * len(order)))
+    modes = list(dict.fromkeys(row["mode"] for row in rows))
+    title = "standard deviation of the logits at the start, q and k of unit variance"
+    body = {
+        "data": data(rows),
+        "width": 620,
+        "height": 22 * len(modes),
+        "encoding": {
+            "x": quantitative("beta", title=title, scale=BINARY, axis=NUMBERS),
+            "y": nominal("mode", title=None, sort=modes),
+        },
+        "layer": [
+            {
+                "mark": {"type": "line", "color": "#9aa4af"},
+                "encoding": {"detail": nominal("mode")},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 55},
+                "encoding": {
+                    "color": ordinal("d_k", title="d_k", scale={"scheme": "viridis"}),
+                    "tooltip": [nominal("mode"), *map(quantitative, ("d_k", "beta"))],
+                },
+            },
+        ],
+    }
+    return top(body, CONFIG)
 
 
 def initial(rows: Rows) -> Spec:
@@ -231,34 +241,46 @@ def initial(rows: Rows) -> Spec:
         rows: ``model``, ``attention`` (path), ``init``, ``value``, ``low``, ``high``,
             ``predicted``.
     """
-    import altair as alt
+    scale = {"type": "log"}
+    title = "standard deviation of the logits in a row (tick: predicted)"
+    init = nominal("init", title="init")
+    numbers = ("value", "low", "high", "predicted")
 
-    panels = []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        mine = [row for row in rows if row["model"] == model]
-        order = list(dict.fromkeys(row["attention"] for row in mine))
-        offset = alt.YOffset("init:N")
-        y = alt.Y("attention:N", sort=order, title=None)
-        scale = alt.Scale(type="log")
-        color = alt.Color("init:N", title="init", legend=alt.Legend(orient="bottom"))
-        base = alt.Chart(_data(mine), title=model)
-        bars = base.mark_rule(strokeWidth=2).encode(
-            y=y, yOffset=offset, x=alt.X("low:Q", title="", scale=scale), x2="high", color=color
-        )
-        points = base.mark_point(filled=True, size=40).encode(
-            y=y,
-            yOffset=offset,
-            x=alt.X(
-                "value:Q",
-                title="standard deviation of the logits in a row (tick: predicted)",
-                scale=scale,
-                axis=alt.Axis(format=NUMBER_AXIS),
-            ),
-            color=color,
-            tooltip=["attention:N", "init:N", "value:Q", "low:Q", "high:Q", "predicted:Q"],
-        )
-        ticks = base.mark_tick(thickness=2, color="#111111", size=9).encode(
-            y=y, yOffset=offset, x=alt.X("predicted:Q", title="", scale=scale)
-        )
-        panels.append((bars + points + ticks).properties(width=330, height=34 * len(order)))
-    return _finish(alt.concat(*panels, columns=2))
+    def draw(group: Rows) -> Spec:
+        paths = list(dict.fromkeys(row["attention"] for row in group))
+        return {
+            "data": data(group),
+            "width": 330,
+            "height": 34 * len(paths),
+            "encoding": {
+                "y": nominal("attention", title=None, sort=paths),
+                "yOffset": nominal("init"),
+            },
+            "layer": [
+                {
+                    "mark": {"type": "rule", "strokeWidth": 2},
+                    "encoding": {
+                        "x": quantitative("low", title="", scale=scale),
+                        "x2": {"field": "high"},
+                        "color": init,
+                    },
+                },
+                {
+                    "mark": {"type": "point", "filled": True, "size": 40},
+                    "encoding": {
+                        "x": quantitative("value", title=title, scale=scale, axis=NUMBERS),
+                        "color": init,
+                        "tooltip": [
+                            *map(nominal, ("attention", "init")),
+                            *map(quantitative, numbers),
+                        ],
+                    },
+                },
+                {
+                    "mark": {"type": "tick", "thickness": 2, "color": "#111111", "size": 9},
+                    "encoding": {"x": quantitative("predicted", title="", scale=scale)},
+                },
+            ],
+        }
+
+    return top(panels(rows, "model", draw, columns=2), CONFIG)

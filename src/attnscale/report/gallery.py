@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnscale.figures.attention import Histogram, Map, histograms, maps
-from attnscale.figures.saved import histograms_in, maps_in
+from attnscale.figures.snapshots import histograms_in, maps_in
 from attnscale.report.runs import Run
 from attnscale.report.settings import Grid, Setting
 from attnscale.tracking.history import History

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from attnscale.figures import report as charts
-from attnscale.figures import swept
+from attnscale.figures import curves as charts
+from attnscale.figures import sweeps
 from attnscale.figures.page import Figure, Section, Table
 from attnscale.report import mechanism
 from attnscale.report.series import EARLY_STEPS, Curves, rows_of
@@ -127,7 +127,7 @@ def swept_section(grid: Grid, curves: Curves) -> Section | None:
         figures.append(
             Figure(
                 name=name,
-                spec=swept.against(rows, names[key], log_y=positive),
+                spec=sweeps.against(rows, names[key], log_y=positive),
                 caption=f"Best validation loss against {names[key]}; bars from the least to the "
                 "largest over seeds. Diverged runs are left out.",
             )
@@ -149,7 +149,7 @@ def swept_section(grid: Grid, curves: Curves) -> Section | None:
         figures.append(
             Figure(
                 name="heat_map",
-                spec=swept.heat(cells, names[numbers[0]], names[numbers[1]]),
+                spec=sweeps.heat(cells, names[numbers[0]], names[numbers[1]]),
                 caption="Best validation loss, mean over seeds; empty where a run diverged.",
             )
         )

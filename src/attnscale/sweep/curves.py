@@ -6,7 +6,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from attnscale.config.build import plain, project_root
-from attnscale.figures.curves import draw_curves
+from attnscale.figures.curves import run_curves
+from attnscale.figures.page import to_png
 from attnscale.sweep.screen import say, shown_path
 from attnscale.tracking.history import History
 from attnscale.tracking.store import find_store
@@ -32,7 +33,8 @@ def draw_sweep(config: DictConfig) -> None:
     path = Path(wanted["file"])
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        draw_curves(curves, path, title=f"sweep {runs[0].tags['sweep']}")
+        spec = run_curves(curves, title=f"sweep {runs[0].tags['sweep']}")
     except ValueError as error:
         raise ValueError(f"metrics={wanted['metrics']}: {error}") from error
+    path.write_bytes(to_png(spec))
     say(f"Drawn: {shown_path(path)}")

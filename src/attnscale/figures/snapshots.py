@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnscale.figures.attention import Histogram, Map, entropy, histograms, maps
-
-Spec = dict[str, Any]
+from attnscale.figures.chart import Spec
 
 
 def paths_in(arrays: Mapping[str, Any]) -> list[str]:
@@ -19,13 +18,13 @@ def paths_in(arrays: Mapping[str, Any]) -> list[str]:
 
 def maps_in(arrays: Mapping[str, Any], example: int) -> list[Map]:
     """Return the maps of one example, padding cut off."""
-    made = []
+    examples = []
     for path in paths_in(arrays):
         queries = json.loads(str(arrays[f"queries/{path}"]))[example]
         keys = json.loads(str(arrays[f"keys/{path}"]))[example]
         weights = arrays[f"weights/{path}"][example][:, : len(queries), : len(keys)]
-        made.append(Map(path=path, weights=weights, queries=queries, keys=keys))
-    return made
+        examples.append(Map(path=path, weights=weights, queries=queries, keys=keys))
+    return examples
 
 
 def histograms_in(arrays: Mapping[str, Any], when: str) -> list[Histogram]:
@@ -51,22 +50,20 @@ def drawings(
         files: Step -> file that ``Pictures`` saved.
         entropies: Path -> (step, value of each head).
     """
-    steps = sorted(files)
-    made: dict[str, Spec] = {}
-    with np.load(files[steps[-1]]) as last:
-        found = maps_in(last, 0)
-        if found:
-            made["maps"] = maps(
-                found, f"Attention weights of a validation example, step {steps[-1]}"
-            )
-    shown: list[Histogram] = []
-    for step in dict.fromkeys((steps[0], steps[-1])):
+    first, last = min(files), max(files)
+    specs: dict[str, Spec] = {}
+    with np.load(files[last]) as arrays:
+        examples = maps_in(arrays, 0)
+    if examples:
+        title = f"Attention weights of a validation example, step {last}"
+        specs["maps"] = maps(examples, title)
+    logits: list[Histogram] = []
+    for step in dict.fromkeys((first, last)):
         with np.load(files[step]) as arrays:
-            shown += histograms_in(arrays, f"step {step}")
-    if shown:
-        made["histograms"] = histograms(
-            shown, "Logits of validation examples, less their row's mean"
-        )
+            logits += histograms_in(arrays, f"step {step}")
+    if logits:
+        title = "Logits of validation examples, less their row's mean"
+        specs["histograms"] = histograms(logits, title)
     if entropies:
-        made["entropy"] = entropy(entropies, "Entropy of the attention weights, by head")
-    return made
+        specs["entropy"] = entropy(entropies, "Entropy of the attention weights, by head")
+    return specs
