@@ -4,24 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from attnscale.attention.scale import all_options
 from attnscale.figures.page import write_page
 from attnscale.theory.sections import Effort, make
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = Path(__file__).resolve().parents[2] / "conf" / "attention" / "options"
-
 
 def test_every_figure_is_drawn_and_the_page_is_read_anywhere(browser: Any, tmp_path: Path) -> None:
-    # YAML 1.1 takes 1e-3 for a string.
-    options = {
-        path.stem: {name: float(x) for name, x in yaml.safe_load(path.read_text()).items()}
-        for path in OPTIONS.glob("*.yaml")
-    }
     effort = Effort(draws=50, pairs=200, replicates=2, models=2)
-    sections = make(effort, options, n=14, seed=0).sections
+    sections = make(effort, all_options(), n=14, seed=0).sections
     page = write_page(
         tmp_path / "theory", title="Theory", lead=(), sections=sections, draw=lambda spec: b""
     )
