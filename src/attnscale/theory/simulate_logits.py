@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnscale.analysis.estimate import Estimate
 from attnscale.attention import Attended, Scale, attend
-from attnscale.theory.estimates import Estimate, check_least, mean_of, seeded
+from attnscale.theory.draws import check_min, mean_of, seeded
 
 _COMPONENTS_PER_CHUNK = 2_000_000
 """Of q; in fp32 8 MB."""
@@ -81,7 +82,7 @@ def score_histogram(
     Raises:
         ValueError: For an unknown scale, too few draws or edges that do not increase.
     """
-    check_least("draws", draws, 2)
+    check_min("draws", draws, 2)
     if len(edges) < 2 or any(a >= b for a, b in itertools.pairwise(edges)):
         raise ValueError(f"edges={list(edges)}: need two or more, increasing")
     step = max(1, _COMPONENTS_PER_CHUNK // d_k)
@@ -139,11 +140,11 @@ def attended(
 
     Arguments as :func:`score_histogram`. In the result each row is a batch entry of one head.
     """
-    seen: list[Attended] = []
+    taps: list[Attended] = []
     # (row, d_k) -> (row, head, query, d_k), and the keys likewise; v plays no part.
     q, k = q[:, None, None], k[:, None]
-    attend(q, k, k[..., :1], scale=scale, tap=seen.append)
-    return seen[0]
+    attend(q, k, k[..., :1], scale=scale, tap=taps.append)
+    return taps[0]
 
 
 def logits_of_rows(

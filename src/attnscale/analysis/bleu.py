@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscale.report.statistics import Difference, Interval
+from attnscale.analysis.comparison import Difference
+from attnscale.analysis.estimate import Interval
 
 ORDERS = 4
 
@@ -83,7 +84,7 @@ def paired_bootstrap_bleu(
 def _counts(
     hypotheses: Sequence[str], references: Sequence[str], lowercase: bool, tokenize: str
 ) -> NDArray[np.int64]:
-    """Return per sentence: length, length of the reference, right n-grams, all n-grams."""
+    """Return per sentence: length, length of the reference, correct n-grams, all n-grams."""
     from sacrebleu.metrics.bleu import BLEU
 
     # The effective order changes the score of a sentence, not its counts, and quiets a warning.

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from attnscale.analysis.estimate import Estimate
 from attnscale.attention import (
     Attended,
     AttentionMaker,
@@ -23,14 +24,14 @@ from attnscale.data.grammar import draw_pairs
 from attnscale.model.autoencoder import AttentionAutoencoder
 from attnscale.model.layers import INITS
 from attnscale.model.transformer import Transformer
-from attnscale.theory.estimates import Estimate, mean_of, seeded
+from attnscale.theory.draws import mean_of, seeded
 
 PADDING = 0
 VOCABULARY = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class InitialStd:
     """The spread of the logits in one attention of one untrained model.
 
     Attributes:
@@ -90,22 +91,22 @@ def _transformer(attention: AttentionMaker, init: str, norm: str, d_k: int) -> n
 
 def _numbers(texts: list[str]) -> Tensor:
     """Number the words of sentences as they come; 0 is padding."""
-    seen: dict[str, int] = {}
+    known: dict[str, int] = {}
     rows = [
-        [1 + seen.setdefault(word, len(seen)) % (VOCABULARY - 1) for word in text.split()]
+        [1 + known.setdefault(word, len(known)) % (VOCABULARY - 1) for word in text.split()]
         for text in texts
     ]
-    made = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
-    for row, numbers in zip(made, rows, strict=True):
+    tokens = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+    for row, numbers in zip(tokens, rows, strict=True):
         row[: len(numbers)] = torch.tensor(numbers)
-    return made
+    return tokens
 
 
 def _observe(model: nn.Module, batch: tuple[Tensor, ...]) -> Iterator[tuple[str, float, float]]:
-    found: list[tuple[str, Attended]] = []
-    with torch.no_grad(), tapped(model, lambda path, seen: found.append((path, seen))):
+    taps: list[tuple[str, Attended]] = []
+    with torch.no_grad(), tapped(model, lambda path, attended: taps.append((path, attended))):
         model(*batch, *([PADDING] if len(batch) > 1 else []))
-    for path, attended in found:
+    for path, attended in taps:
         real = None
         if len(batch) > 1:
             side = batch[("source", "target").index(attended.queries)]
@@ -113,7 +114,7 @@ def _observe(model: nn.Module, batch: tuple[Tensor, ...]) -> Iterator[tuple[str,
         yield path, logit_std(attended, real), predicted_std(attended, real)
 
 
-def mode_deviation(scale: str, options: Mapping[str, float], *, seeds: int, seed: int) -> Estimate:
+def mode_std(scale: str, options: Mapping[str, float], *, seeds: int, seed: int) -> Estimate:
     """Measure a mode in the encoder's first self-attention of the pre-norm Transformer.
 
     Args:
@@ -127,21 +128,19 @@ def mode_deviation(scale: str, options: Mapping[str, float], *, seeds: int, seed
     lengths = (sides[0] != PADDING).sum(dim=-1).double()
     statistics = {"length_p97_5": float(lengths.quantile(0.975))}
     attention = partial(MultiHeadAttention, scale=choose_scale(scale, options, statistics))
-    found = []
+    stds = []
     for number in range(seeds):
         with seeded(seed + number):
             model = _transformer(attention, "torch", "pre", 64)
         part = slice(16 * number, 16 * (number + 1))
         batch = (sides[0][part], sides[1][part])
-        path, measured, _ = next(_observe(model, batch))
+        path, std, _ = next(_observe(model, batch))
         assert path == "encoder.0.self"
-        found.append(measured)
-    return mean_of(torch.tensor(found, dtype=torch.float64))
+        stds.append(std)
+    return mean_of(torch.tensor(stds, dtype=torch.float64))
 
 
-def initial_deviations(
-    *, scale: str = "sqrt", d_k: int = 64, seeds: int, seed: int
-) -> list[Measured]:
+def initial_stds(*, scale: str = "sqrt", d_k: int = 64, seeds: int, seed: int) -> list[InitialStd]:
     """Measure both models under each initialisation, with LayerNorm and, where it can be, without.
 
     Args:
@@ -158,7 +157,7 @@ def initial_deviations(
     )
     sources, targets = zip(*draw_pairs(16 * seeds, seed), strict=True)
     sentences = [_numbers(list(side)) for side in (sources, targets)]
-    made = []
+    cases = []
     for name, build, norm in builders:
         for init in INITS:
             values: dict[str, list[tuple[float, float]]] = {}
@@ -169,12 +168,12 @@ def initial_deviations(
                 if build is _transformer:
                     part = slice(16 * number, 16 * (number + 1))
                     batch = (sentences[0][part], sentences[1][part])
-                for path, measured, predicted in _observe(model, batch):
-                    values.setdefault(path, []).append((measured, predicted))
-            for path, found in values.items():
-                both = torch.tensor(found, dtype=torch.float64)
-                made.append(
-                    Measured(
+                for path, std, predicted in _observe(model, batch):
+                    values.setdefault(path, []).append((std, predicted))
+            for path, pairs in values.items():
+                both = torch.tensor(pairs, dtype=torch.float64)
+                cases.append(
+                    InitialStd(
                         model=name,
                         attention=path,
                         init=init,
@@ -182,4 +181,4 @@ def initial_deviations(
                         predicted=float(both[:, 1].mean()),
                     )
                 )
-    return made
+    return cases

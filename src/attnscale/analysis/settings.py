@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from attnscale.report.runs import OBJECTIVE, Run
-from attnscale.report.statistics import Estimate, estimate
+from attnscale.analysis.estimate import Estimate, estimate
+from attnscale.tracking.runs import OBJECTIVE, Run
 
 SCALE, D_K, LR = "attention.scale", "model.d_k", "optimizer.lr"
 FIRST = (SCALE, "model._target_", D_K, LR)
@@ -19,7 +19,7 @@ FIRST = (SCALE, "model._target_", D_K, LR)
 NOISE = ("seed", "folder", "checkpoint", "threads", "allocator", "data.seed")
 NOISE_PREFIXES = ("tracking.", "tags.", "callbacks.", "trainer.default_root_dir", "trainer.logger")
 MISSING = "–"
-MOST_CELLS = 10_000
+MAX_CELLS = 10_000
 """Combinations of values of which the missing ones are listed."""
 
 
@@ -47,17 +47,17 @@ class Setting:
 
     def by_seed(self, metric: str) -> dict[int, float]:
         """Return seed -> a metric of the runs that finished."""
-        found = ((run.seed, run.value(metric)) for run in self.runs)
-        return {seed: value for seed, value in found if value is not None}
+        values = ((run.seed, run.value(metric)) for run in self.runs)
+        return {seed: value for seed, value in values if value is not None}
 
     def estimate(self, metric: str) -> Estimate | None:
         """Return mean and spread of a metric over the runs that finished, or None."""
         values = [v for v in (run.value(metric) for run in self.runs) if v is not None]
         return estimate(values) if values else None
 
-    def count(self, state: str) -> int:
-        """Return how many runs are in a state."""
-        return sum(run.state == state for run in self.runs)
+    def count(self, outcome: str) -> int:
+        """Return how many runs came to an outcome."""
+        return sum(run.outcome == outcome for run in self.runs)
 
     @property
     def sound(self) -> bool:
@@ -100,8 +100,8 @@ def short(key: str) -> str:
 def short_names(keys: Iterable[str]) -> dict[str, str]:
     """Return each key's last word, or the whole key where several end alike."""
     words = {key: short(key) for key in keys}
-    found = list(words.values())
-    return {key: word if found.count(word) == 1 else key for key, word in words.items()}
+    listed = list(words.values())
+    return {key: word if listed.count(word) == 1 else key for key, word in words.items()}
 
 
 def labelled(values: Mapping[str, str]) -> str:
@@ -119,7 +119,7 @@ def is_number(text: str) -> bool:
 
 
 def _noise(key: str) -> bool:
-    return key in NOISE or key.startswith(NOISE_PREFIXES) or key == "trainer.default_root_dir"
+    return key in NOISE or key.startswith(NOISE_PREFIXES)
 
 
 def _order(value: str) -> tuple[int, float, str]:
@@ -128,10 +128,10 @@ def _order(value: str) -> tuple[int, float, str]:
 
 
 def _groups(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], list[Run]]:
-    made: dict[tuple[str, ...], list[Run]] = {}
+    groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        made.setdefault(tuple(run.parameters.get(key, MISSING) for key in keys), []).append(run)
-    return made
+        groups.setdefault(tuple(run.parameters.get(key, MISSING) for key in keys), []).append(run)
+    return groups
 
 
 def varying(runs: Sequence[Run]) -> list[str]:
@@ -143,13 +143,13 @@ def varying(runs: Sequence[Run]) -> list[str]:
 
 def _telling(runs: Sequence[Run], candidates: Sequence[str]) -> list[str]:
     """Return the keys that each split the runs further, in order."""
-    kept: list[str] = []
+    telling: list[str] = []
     size = 1
     for key in candidates:
-        refined = len(_groups(runs, [*kept, key]))
+        refined = len(_groups(runs, [*telling, key]))
         if refined > size:
-            kept, size = [*kept, key], refined
-    return kept
+            telling, size = [*telling, key], refined
+    return telling
 
 
 def _value(key: str, text: str) -> str:
@@ -164,21 +164,21 @@ def make_grid(runs: Sequence[Run]) -> Grid:
     together: dict[str, list[str]] = {}
     for key in keys:
         rest = [other for other in candidates if other not in keys]
-        found = [o for o in rest if len(_groups(runs, [key])) == len(_groups(runs, [key, o]))]
-        if found:
-            together[key] = found
+        same = [o for o in rest if len(_groups(runs, [key])) == len(_groups(runs, [key, o]))]
+        if same:
+            together[key] = same
     groups = _groups(runs, keys)
     settings = [
         Setting(
-            {key: _value(key, text) for key, text in zip(keys, values, strict=True)}, tuple(found)
+            {key: _value(key, text) for key, text in zip(keys, values, strict=True)}, tuple(alike)
         )
-        for values, found in groups.items()
+        for values, alike in groups.items()
     ]
     settings.sort(key=lambda setting: tuple(map(_order, setting.values.values())))
     present = {tuple(setting.values.values()) for setting in settings}
     axes = [sorted({setting.values[key] for setting in settings}, key=_order) for key in keys]
     # Runs that were never meant as a grid can have more cells than could be counted.
-    a_grid = bool(keys) and math.prod(map(len, axes)) <= MOST_CELLS
+    a_grid = bool(keys) and math.prod(map(len, axes)) <= MAX_CELLS
     missing = [
         labelled(dict(zip(keys, cell, strict=True)))
         for cell in (itertools.product(*axes) if a_grid else ())

@@ -4,15 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attnscale.analysis.estimate import Estimate
+from attnscale.analysis.tables import table_of
+from attnscale.claims.document import settled_row
+from attnscale.claims.evidence import Evidence, collect
+from attnscale.claims.list import Settled
 from attnscale.figures import theory as charts
 from attnscale.figures.page import Figure, Section, Table
 from attnscale.theory import tables
-from attnscale.theory.estimates import Estimate
-from attnscale.theory.evidence import Evidence, collect
-from attnscale.theory.measured import Measured, initial_deviations
+from attnscale.theory.initialisation import InitialStd, initial_stds
 
 FLOOR = 1e-8
-"""Smallest deviation that is drawn; collapsed layers have none."""
+"""Smallest std that is drawn; collapsed layers have none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +44,6 @@ class Theory:
     figures: dict[str, float]
 
 
-def _rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    columns = list(rows[0]) if rows else []
-    return {"columns": columns, "rows": [[row[c] for c in columns] for row in rows]}
-
-
 def variance_section(points: tables.Rows, exponents: tables.Rows) -> Section:
     """Var(q·k) against d_k."""
     return Section(
@@ -65,12 +63,12 @@ def variance_section(points: tables.Rows, exponents: tables.Rows) -> Section:
             ),
         ),
         tables=(
-            Table(
-                name="exponents",
-                caption="Fitted exponent of the standard deviation over d_k, 95 % interval",
-                **_rows(exponents),
+            table_of(
+                "exponents",
+                exponents,
+                "Fitted exponent of the standard deviation over d_k, 95 % interval",
             ),
-            Table(name="score_variance", caption="Every point of the figure", **_rows(points)),
+            table_of("score_variance", points, "Every point of the figure"),
         ),
     )
 
@@ -93,8 +91,8 @@ def histogram_section(bars: tables.Rows, lines: tables.Rows, row: tables.Rows) -
             ),
         ),
         tables=(
-            Table(name="one_row", caption="Ten keys of one query", **_rows(row)),
-            Table(name="logit_histograms", caption="Densities by bin", **_rows(bars)),
+            table_of("one_row", row, "Ten keys of one query"),
+            table_of("logit_histograms", bars, "Densities by bin"),
         ),
     )
 
@@ -124,7 +122,7 @@ def softmax_section() -> Section:
                 caption="Vectors that a popular tutorial calls increasingly sharp, and some that "
                 "are",
             ),
-            Table(name="largest_weight", caption="Every point of the figure", **_rows(curve)),
+            table_of("largest_weight", curve, "Every point of the figure"),
         ),
     )
 
@@ -160,13 +158,13 @@ def sharpness_section(
                 rows=table[1],
                 caption="Rows of 14 keys under common initialisations",
             ),
-            Table(name="mode_places", caption="Predicted deviations", **_rows(places)),
-            Table(name="sharpness", caption="Every point of the figure", **_rows(rows)),
+            table_of("mode_places", places, "Predicted deviations"),
+            table_of("sharpness", rows, "Every point of the figure"),
         ),
     )
 
 
-def initial_section(measured: Sequence[Measured]) -> Section:
+def initial_section(measured: Sequence[InitialStd]) -> Section:
     """What each initialisation really gives."""
     rows = [
         {
@@ -195,11 +193,30 @@ def initial_section(measured: Sequence[Measured]) -> Section:
                 "layers on sentences of the bundled grammar.",
             ),
         ),
-        tables=(Table(name="initial_deviation", caption="The same", **_rows(rows)),),
+        tables=(table_of("initial_deviation", rows, "The same"),),
     )
 
 
-def _by_init(measured: Sequence[Measured]) -> list[tuple[str, Estimate]]:
+def claims_section(settled: Sequence[Settled]) -> Section:
+    """Every claim with its verdict."""
+    return Section(
+        title="6. Claims",
+        text=(
+            "Each verdict is computed from the statistic beside it. Open: the runs cannot tell, or "
+            "were not made.",
+        ),
+        tables=(
+            Table(
+                name="claims",
+                columns=("", "claim", "verdict", "statistic", "value"),
+                rows=[settled_row(one) for one in settled],
+                caption="Popular claims about the scale of attention",
+            ),
+        ),
+    )
+
+
+def _by_init(measured: Sequence[InitialStd]) -> list[tuple[str, Estimate]]:
     """Return the first attention of the normed models under each initialisation."""
     firsts = ("layers.0.attention", "encoder.0.self")
     return [
@@ -209,7 +226,7 @@ def _by_init(measured: Sequence[Measured]) -> list[tuple[str, Estimate]]:
     ]
 
 
-def make(
+def make_theory(
     effort: Effort, options: Mapping[str, Mapping[str, float]], *, n: int, seed: int
 ) -> Theory:
     """Simulate everything and put it into sections.
@@ -222,8 +239,8 @@ def make(
     """
     points, exponents, fits = tables.growth(draws=effort.replicates, seed=seed)
     bars, lines = tables.histograms(draws=effort.pairs, seed=seed)
-    sharp, _ = tables.sharpness(draws=effort.draws, seed=seed)
-    measured = initial_deviations(seeds=effort.models, seed=seed)
+    sharp = tables.sharpness(draws=effort.draws, seed=seed)
+    measured = initial_stds(seeds=effort.models, seed=seed)
     independent = fits["independent q and k"]
     evidence = collect(growth=independent, initial=_by_init(measured), seed=seed)
     sections = [

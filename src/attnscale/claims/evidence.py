@@ -14,16 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from attnscale.analysis.estimate import Estimate, Interval
 from attnscale.attention import MultiHeadAttention, Scale, attend, attentions
 from attnscale.attention.scale import CosineFixed, ScoreLayerNorm, Sqrt
 from attnscale.model.autoencoder import AttentionAutoencoder
-from attnscale.theory.estimates import Estimate, mean_of, scaled, seeded
+from attnscale.theory.draws import mean_of, seeded
 from attnscale.theory.simulate import Growth
 from attnscale.theory.simulate_logits import logits_of_rows
 from attnscale.theory.simulate_softmax import gradient_statistics, softmax_statistics
-
-SHIFTED = ((1.0, 0.5, -0.5), (10.0, 9.5, 8.5), (100.0, 99.5, 98.5))
-"""Vectors that a popular tutorial calls increasingly sharp; their differences are equal."""
+from attnscale.theory.tables import SHIFTED, largest_of
 
 STEPS = 50
 
@@ -36,9 +35,9 @@ class Evidence:
         largest_of_shifted: Smallest and largest of the largest weights of :data:`SHIFTED`, and the
             largest weight of ten times the first.
         gradient_ratios: (d_k, rms gradient of q none ÷ sqrt, live rows of none).
-        initial_deviations: (initialisation, deviation of the logits under sqrt), real models.
+        initial_deviations: (initialisation, std of the logits under sqrt), real models.
         growth_at_start: Exponent of the scores' deviation over d_k, independent q and k.
-        reformer_ratio: Logits of Reformer's formula ÷ those of sqrt, keys of unit RMS.
+        reformer: (d_k, deviation within rows of Reformer's logits ÷ that of q·k/√d_k).
         reparametrised: Largest difference of outputs.
         folding: (optimizer, largest relative difference of loss between folded and sqrt).
         adam_difference: The same between none and sqrt under Adam.
@@ -53,7 +52,7 @@ class Evidence:
     gradient_ratios: Sequence[tuple[int, Estimate, Estimate]]
     initial_deviations: Sequence[tuple[str, Estimate]]
     growth_at_start: Estimate
-    reformer_ratio: float
+    reformer: Sequence[tuple[int, Estimate]]
     reparametrised: float
     folding: Sequence[tuple[str, float]]
     adam_difference: float
@@ -62,11 +61,6 @@ class Evidence:
     subtracting: float
     finite: Sequence[tuple[str, float]]
     inverse_entropy: tuple[Estimate, Estimate]
-
-
-def largest_of(vector: Sequence[float]) -> float:
-    """Return the largest weight of a vector's softmax."""
-    return float(torch.tensor(vector, dtype=torch.float64).softmax(dim=0).max())
 
 
 def small_model(scale: str, *, d_k: int, seed: int) -> AttentionAutoencoder:
@@ -134,30 +128,29 @@ def _reparametrised(d_k: int, seed: int) -> float:
 
 
 def _gradient_ratios(seed: int) -> list[tuple[int, Estimate, Estimate]]:
-    made = []
-    d_ks = (16, 64, 512)
-    rows = {
-        scale: gradient_statistics(d_ks, scale, n=14, draws=2000, seed=seed)
+    ratios = []
+    scaled, unscaled = (
+        gradient_statistics((16, 64, 512), scale, n=14, draws=2000, seed=seed)
         for scale in ("sqrt", "none")
-    }
-    for scaled_row, row in zip(rows["sqrt"], rows["none"], strict=True):
-        ratio = row.query.value / scaled_row.query.value
+    )
+    for usual, row in zip(scaled, unscaled, strict=True):
+        value = row.query.value / usual.query.value
         # Independent relative errors add in squares; 1.96 is the normal quantile.
-        parts = (row.query, scaled_row.query)
-        error = ratio * math.sqrt(sum((x.error / x.value) ** 2 for x in parts))
-        found = Estimate(ratio, error, ratio - 1.96 * error, ratio + 1.96 * error)
-        made.append((row.d_k, found, row.live))
-    return made
+        error = value * math.hypot(*(x.error / x.value for x in (row.query, usual.query)))
+        interval = Interval(value - 1.96 * error, value + 1.96 * error)
+        n = row.query.n
+        ratios.append((row.d_k, Estimate(value, error * math.sqrt(n), n, interval), row.live))
+    return ratios
 
 
 def _cosine(seed: int) -> list[tuple[int, Estimate]]:
-    made = []
+    stds = []
     for d_k in (64, 512):
         with seeded(seed):
             q, k = torch.randn(2000, d_k), torch.randn(2000, 14, d_k)
         rows = logits_of_rows(q, k, CosineFixed())
-        made.append((d_k, mean_of(rows.std(dim=-1))))
-    return made
+        stds.append((d_k, mean_of(rows.std(dim=-1))))
+    return stds
 
 
 def _row_spread(seed: int) -> tuple[Estimate, Estimate]:
@@ -165,33 +158,58 @@ def _row_spread(seed: int) -> tuple[Estimate, Estimate]:
         # Queries of several lengths, as trained ones have.
         q = torch.randn(2000, 64) * torch.rand(2000, 1).mul(1.5).exp()
         k = torch.randn(2000, 14, 64)
-    found = []
-    scales: tuple[Scale, ...] = (ScoreLayerNorm(n_heads=1), Sqrt())
-    for scale in scales:
-        deviations = logits_of_rows(q, k, scale).std(dim=-1).view(20, 100)
-        found.append(mean_of(deviations.std(dim=-1)))
-    return found[0], found[1]
+
+    def spread(scale: Scale) -> Estimate:
+        stds = logits_of_rows(q, k, scale).std(dim=-1).view(20, 100)
+        return mean_of(stds.std(dim=-1))
+
+    return spread(ScoreLayerNorm(n_heads=1)), spread(Sqrt())
 
 
 def _finite(seed: int) -> list[tuple[str, float]]:
-    made = []
+    shares = []
     with seeded(seed):
         q, k, v = (10 * torch.randn(4, 2, 14, 1024) for _ in range(3))
     for kind in (torch.float32, torch.bfloat16, torch.float16):
         out = attend(q.to(kind), k.to(kind), v.to(kind), scale="none")
-        made.append((str(kind).removeprefix("torch."), float(out.isfinite().double().mean())))
-    return made
+        shares.append((str(kind).removeprefix("torch."), float(out.isfinite().double().mean())))
+    return shares
 
 
-def _reformer(seed: int) -> float:
-    with seeded(seed):
-        q, k = torch.randn(100, 64), torch.randn(100, 14, 64)
-    k = k / k.square().mean(dim=-1, keepdim=True).sqrt()
-    usual = logits_of_rows(q, k, "sqrt")
-    # Kitaev et al. 2020 in the released code: keys of unit RMS, then divided by √d_k.
-    normed = k / k.square().mean(dim=-1, keepdim=True).sqrt() * 64**-0.5
-    theirs = (q[:, None] * normed).sum(dim=-1)
-    return float((theirs / usual).median())
+def reformer_logits(q: Tensor, k: Tensor) -> Tensor:
+    """Return q·k̂/√d_k, k̂ = k/rms(k) (Kitaev et al. 2020, as in their released code).
+
+    The keys are the queries of the other positions, so nothing but W_qk is learned.
+
+    Args:
+        q: A query per row, (row, d_k).
+        k: The keys of each row, (row, key, d_k).
+    """
+    keys = k / k.square().mean(dim=-1, keepdim=True).sqrt()
+    scores = (q[:, None] * keys).sum(dim=-1)
+    return scores / math.sqrt(q.shape[-1])
+
+
+def reformer_ratios(
+    seed: int, logits: Callable[[Tensor, Tensor], Tensor] = reformer_logits
+) -> list[tuple[int, Estimate]]:
+    """Return (d_k, deviation within rows of ``logits`` ÷ that of ordinary attention).
+
+    Both see the same shared q and k: of 15 positions with vectors of several lengths, as trained
+    ones have, the first attends to the others. Ordinary attention takes the keys as they are.
+
+    Args:
+        seed: Of all draws.
+        logits: A rule from q (row, d_k) and k (row, key, d_k) to logits (row, key).
+    """
+    ratios = []
+    for d_k in (16, 64, 256):
+        with seeded(seed):
+            x = torch.randn(2000, 15, d_k) * torch.randn(2000, 15, 1).mul(0.5).exp()
+        q, k = x[:, 0], x[:, 1:]
+        rule, usual = logits(q, k), logits_of_rows(q, k, "sqrt")
+        ratios.append((d_k, mean_of(rule.std(dim=-1) / usual.std(dim=-1))))
+    return ratios
 
 
 def _subtracting(seed: int) -> float:
@@ -227,7 +245,7 @@ def collect(
         gradient_ratios=_gradient_ratios(seed),
         initial_deviations=initial,
         growth_at_start=next(fit.exponent for fit in growth if fit.variance == "row"),
-        reformer_ratio=_reformer(seed),
+        reformer=reformer_ratios(seed),
         reparametrised=_reparametrised(64, seed),
         folding=[
             (rule, _difference(curves["folded", rule], curves["sqrt", rule])) for rule in OPTIMIZERS
@@ -237,5 +255,5 @@ def collect(
         row_spread=_row_spread(seed),
         subtracting=_subtracting(seed),
         finite=_finite(seed),
-        inverse_entropy=(scaled(flat.entropy_norm, 1.0), scaled(usual.entropy_norm, 1.0)),
+        inverse_entropy=(flat.entropy_norm, usual.entropy_norm),
     )

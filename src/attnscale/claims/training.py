@@ -1,47 +1,27 @@
-"""Claims that only training can settle, judged from recorded sweeps.
+"""Judges of the claims that only training can settle: recorded sweeps in, judgement out.
 
 Runs are compared at each setting's best learning rate, by the best validation loss, paired by seed
 where seeds match. A difference within its interval settles nothing and is called open.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from attnscale.report.curves import steps_to
-from attnscale.report.multiple import compare_all
-from attnscale.report.statistics import Difference, compare
-from attnscale.report.trained import Results, at_best_rate, mean_loss, select
-from attnscale.theory.claims import CLAIMS, DEPENDS, FAILS, HOLDS, OPEN, Claim, Judgement
-from attnscale.theory.evidence import Evidence
+from attnscale.analysis.comparison import Difference, compare, compare_all, in_words
+from attnscale.analysis.curves import reach
+from attnscale.analysis.rates import Results, at_best_rate, mean_loss, select
+from attnscale.claims.judgement import DEPENDS, FAILS, HOLDS, OPEN, Judgement, together
 
 HALVED = 0.5
 """A run converged if its best validation loss is below this share of its first training loss."""
 
 
-def told(difference: Difference) -> str:
-    """Return a difference as text."""
-    if difference.interval is None:
-        return f"{difference.value:+.3g} (one seed)"
-    low, high = difference.interval.low, difference.interval.high
-    return f"{difference.value:+.3g} ({low:.3g} to {high:.3g})"
-
-
-def _together(findings: Sequence[str]) -> str:
-    """Return one verdict for several: open ones say nothing beside others."""
-    found = {finding for finding in findings if finding != OPEN}
-    if not found:
-        return OPEN
-    return found.pop() if len(found) == 1 else DEPENDS
-
-
-def _not_run(experiments: Sequence[str]) -> Judgement:
-    commands = ", ".join(f"`python -m src.train -m experiment={name}`" for name in experiments)
-    return Judgement(OPEN, f"not run: {commands}")
+def _told(difference: Difference) -> str:
+    return in_words(difference) + (" (one seed)" if difference.interval is None else "")
 
 
 def convergence(results: Results) -> Judgement:
-    """Claim 2: without scaling, models with d_k > 64 do not converge."""
+    """Without scaling, models with d_k > 64 do not converge."""
     findings, parts = [], []
     for name, runs in results.items():
         for d_k in sorted({run.d_k for run in runs if run.d_k > 64}):
@@ -65,18 +45,18 @@ def convergence(results: Results) -> Judgement:
                 "no rate without a diverged run"
                 if usual is None
                 else f"{mean_loss(usual.runs):.3g}, difference "
-                f"{told(compare(best.losses, usual.losses))}"
+                f"{_told(compare(best.losses, usual.losses))}"
             )
             parts.append(
                 f"{name}, d_k={d_k}: best loss none {mean_loss(best.runs):.3g} from "
                 f"{best.runs[0].start_loss:.3g} at the start, sqrt {against}, "
                 f"{diverged} of {len(unscaled)} diverged"
             )
-    return Judgement(_together(findings), "; ".join(parts))
+    return Judgement(together(findings), "; ".join(parts))
 
 
 def speed(results: Results) -> Judgement:
-    """Claim 20: scaling speeds up convergence and generalises better."""
+    """Scaling speeds up convergence and generalises better."""
     findings, parts = [], []
     for name, runs in results.items():
         for d_k in sorted({run.d_k for run in runs}):
@@ -90,22 +70,19 @@ def speed(results: Results) -> Judgement:
             common = max(loss for best in (none, sqrt) for loss in best.losses.values())
             steps = []
             for best in (none, sqrt):
-                reached = [steps_to(run.curve, common) for run in best.runs]
-                steps.append(
-                    sum(s for s in reached if s is not None) / max(1, len(reached))
-                    if None not in reached
-                    else math.nan
-                )
+                points = [reach(run.curve("val/loss"), common) for run in best.runs]
+                known = [point.step for point in points if point is not None]
+                steps.append(sum(known) / len(points) if len(known) == len(points) else math.nan)
             better = difference.better
             findings.append(OPEN if better is None else FAILS if better else HOLDS)
             parts.append(
-                f"{name}, d_k={d_k}: test loss none − sqrt {told(difference)}; steps to a common "
+                f"{name}, d_k={d_k}: test loss none − sqrt {_told(difference)}; steps to a common "
                 f"validation loss {steps[0]:.0f} and {steps[1]:.0f}"
             )
-    return Judgement(_together(findings), "; ".join(parts))
+    return Judgement(together(findings), "; ".join(parts))
 
 
-def _against(
+def against(
     reference: str, claim_if_better: str, claim_if_worse: str
 ) -> Callable[[Results], Judgement]:
     """Return a judge that compares every other scale with one, each at its best rate."""
@@ -123,15 +100,15 @@ def _against(
                 findings.append(
                     OPEN if better is None else claim_if_better if better else claim_if_worse
                 )
-                parts.append(f"{scale} − {reference} {told(difference)}")
+                parts.append(f"{scale} − {reference} {_told(difference)}")
             parts += [f"{s}: diverged" for s, best in sorted(bests.items()) if best is None]
-        return Judgement(_together(findings), "best validation loss, " + "; ".join(parts))
+        return Judgement(together(findings), "best validation loss, " + "; ".join(parts))
 
     return judge
 
 
 def unit_variance(results: Results) -> Judgement:
-    """Claim 9: the variance must be 1. One factor that does as well is enough against it."""
+    """The variance must be 1. One factor that does as well is enough against it."""
     runs = [run for group in results.values() for run in group]
     bests = {s: at_best_rate(select(runs, scale=s)) for s in {run.scale for run in runs}}
     unit = next((s for s in bests if abs(float(s) * math.sqrt(runs[0].d_k) - 1) < 1e-6), None)
@@ -139,33 +116,37 @@ def unit_variance(results: Results) -> Judgement:
     if base is None:
         return Judgement(OPEN, "no run with a factor of 1/√d_k")
     others = {s: b.losses for s, b in sorted(bests.items(), key=lambda x: float(x[0])) if b}
-    found = compare_all(base.losses, others)
+    differences = compare_all(base.losses, others)
     times = {s: f"{float(s) * math.sqrt(runs[0].d_k):.4g}/√d_k" for s in bests}
-    parts = [f"{times[s]} − 1/√d_k: {told(difference)}" for s, difference in found.items()]
+    parts = [f"{times[s]} − 1/√d_k: {_told(difference)}" for s, difference in differences.items()]
     parts += [f"{times[s]}: diverged" for s in sorted(bests, key=float) if bests[s] is None]
     # A single seed says nothing; a factor whose runs diverge is not as good.
-    as_good = [d.better is not False for d in found.values() if d.interval is not None]
+    as_good = [d.better is not False for d in differences.values() if d.interval is not None]
     as_good += [False for best in bests.values() if best is None]
     verdict = OPEN if not as_good else FAILS if any(as_good) else HOLDS
     return Judgement(verdict, "; ".join(parts))
 
 
 def width(results: Results) -> Judgement:
-    """Claim 15: a larger d_k is neutral. One clear difference is enough against it."""
+    """A larger d_k is neutral. One clear difference is enough against it."""
     runs = [run for group in results.values() for run in group]
     bests = {d_k: at_best_rate(select(runs, d_k=d_k)) for d_k in sorted({r.d_k for r in runs})}
     known = {d_k: best.losses for d_k, best in bests.items() if best is not None}
     if len(known) < 2:
         return Judgement(OPEN, "fewer than two sizes without a diverged run")
     smallest = min(known)
-    found = compare_all(known[smallest], {str(d): x for d, x in known.items() if d != smallest})
-    clear = [difference.better is not None for difference in found.values()]
-    parts = [f"d_k={d} − d_k={smallest}: {told(difference)}" for d, difference in found.items()]
+    differences = compare_all(
+        known[smallest], {str(d): x for d, x in known.items() if d != smallest}
+    )
+    clear = [difference.better is not None for difference in differences.values()]
+    parts = [
+        f"d_k={d} − d_k={smallest}: {_told(difference)}" for d, difference in differences.items()
+    ]
     return Judgement(FAILS if any(clear) else OPEN, "; ".join(parts))
 
 
 def initialisation(results: Results) -> Judgement:
-    """Claim 21: a good initialisation, or LayerNorm, replaces the factor in part."""
+    """A good initialisation, or LayerNorm, replaces the factor in part."""
     runs = [run for group in results.values() for run in group]
     gaps, parts = {}, []
     for variant in sorted({run.variant for run in runs}):
@@ -177,7 +158,7 @@ def initialisation(results: Results) -> Judgement:
         gaps[variant] = mean_loss(none.runs) / mean_loss(sqrt.runs)
         parts.append(
             f"{variant}: none ÷ sqrt {gaps[variant]:.3g}, "
-            f"difference {told(compare(none.losses, sqrt.losses))}"
+            f"difference {_told(compare(none.losses, sqrt.losses))}"
         )
     plain = [gap for variant, gap in gaps.items() if variant.endswith("norm=none")]
     normed = [gap for variant, gap in gaps.items() if variant.endswith("norm=pre")]
@@ -186,51 +167,3 @@ def initialisation(results: Results) -> Judgement:
     smaller = [max(plain) > 2 * min(plain), max(plain) > 2 * max(normed)]
     verdict = HOLDS if all(smaller) else DEPENDS if any(smaller) else FAILS
     return Judgement(verdict, "; ".join(parts))
-
-
-TRAINED: dict[int, Callable[[Results], Judgement]] = {
-    2: convergence,
-    8: _against("sqrt", FAILS, FAILS),
-    9: unit_variance,
-    13: _against("sqrt", HOLDS, FAILS),
-    15: width,
-    18: _against("sqrt", FAILS, HOLDS),
-    19: _against("sqrt", FAILS, HOLDS),
-    20: speed,
-    21: initialisation,
-}
-"""Claim's number -> judge of the sweeps that were run for it."""
-
-
-@dataclass(frozen=True)
-class Settled:
-    """A claim with what was found."""
-
-    claim: Claim
-    judgement: Judgement
-
-
-def judge_all(evidence: Evidence, results: Results) -> list[Settled]:
-    """Judge every claim: by theory, by training, or by both together.
-
-    Args:
-        evidence: What was computed.
-        results: What was trained; an experiment that was not run is left out.
-    """
-    made = []
-    for claim in CLAIMS:
-        found = {name: results[name] for name in claim.experiments if results.get(name)}
-        parts = [] if claim.judge is None else [claim.judge(evidence)]
-        judge = TRAINED.get(claim.number)
-        if found and judge is not None:
-            trained = judge(found)
-            parts.append(Judgement(trained.verdict, f"trained: {trained.value}"))
-        elif found:
-            parts.append(Judgement(OPEN, f"recorded, not judged yet: {', '.join(found)}"))
-        elif claim.experiments:
-            parts.append(_not_run(claim.experiments))
-        verdict = _together([part.verdict for part in parts])
-        if verdict == HOLDS and any(part.verdict == OPEN for part in parts):
-            verdict = OPEN
-        made.append(Settled(claim, Judgement(verdict, "; ".join(part.value for part in parts))))
-    return made
