@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from attnscale.figures.page import write_page
-from attnscale.theory.sections import Effort, make
+from attnscale.report.theory import Effort, make_theory
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,7 @@ def test_every_figure_is_drawn_and_the_page_is_read_anywhere(browser: Any, tmp_p
         for path in OPTIONS.glob("*.yaml")
     }
     effort = Effort(draws=50, pairs=200, replicates=2, models=2)
-    sections = make(effort, options, n=14, seed=0).sections
+    sections = make_theory(effort, options, n=14, seed=0).sections
     page = write_page(
         tmp_path / "theory", title="Theory", lead=(), sections=sections, draw=lambda spec: b""
     )

@@ -6,8 +6,9 @@ from itertools import pairwise
 import pytest
 import torch
 
+from attnscale.analysis.estimate import Estimate
 from attnscale.theory import closed_form, closed_form_softmax
-from attnscale.theory.estimates import Estimate, Moments, mean_of, table
+from attnscale.theory.draws import Sums, mean_of
 from attnscale.theory.simulate import Growth, Setting, score_variance
 from attnscale.theory.simulate_logits import score_histogram, score_rows
 from attnscale.theory.simulate_softmax import (
@@ -122,7 +123,7 @@ def test_projected_scores_have_the_variance_of_their_init(init: str) -> None:
     setting = Setting(kind="projected", init=init, d_model=96, n_heads=2, n_rows=32)
     rows, growths = score_variance(D_KS, setting, draws=16, seed=2)
     for row in rows:
-        sigma = closed_form.projection_deviation(init, 96, 2 * row.d_k)
+        sigma = closed_form.projection_std(init, 96, 2 * row.d_k)
         assert row.total_predicted == pytest.approx(row.d_k * sigma**4)
         for name in ("second", "total", "row"):
             close(getattr(row, name), getattr(row, f"{name}_predicted"), sigmas=5)
@@ -193,16 +194,15 @@ def test_simulations_leave_the_generator_alone_and_follow_their_seed() -> None:
 
 def test_estimates() -> None:
     values = torch.randn(50, dtype=torch.float64)
-    moments = Moments()
+    sums = Sums()
     for start in range(0, 50, 7):
-        moments.add(values[start : start + 7])
-    estimate = moments.mean()
-    assert estimate == pytest.approx(mean_of(values))
+        sums.add(values[start : start + 7])
+    estimate = sums.mean()
+    whole = mean_of(values)
+    assert (estimate.value, estimate.error) == pytest.approx((whole.value, whole.error))
+    assert (estimate.low, estimate.high) == pytest.approx((whole.low, whole.high))
     assert estimate.error == pytest.approx(values.std().item() / math.sqrt(50))
     assert estimate.high - estimate.value == pytest.approx(2.00958 * estimate.error, rel=1e-5)
-    (row,) = table(softmax_statistics([1.0], 5, draws=100, seed=1))
-    assert row["beta"] == 1.0
-    assert row["live_low"] <= row["live"] <= row["live_high"]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ where it is 0, else p = 0 and an infinite effect.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -191,7 +192,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _paired(x: NDArray[np.float64], y: NDArray[np.float64], level: float) -> Difference:
     value, std = mean_and_std(x - y)
     n = len(x)
-    test = stats.ttest_rel(x, y) if std else None
+    test = _quiet(stats.ttest_rel, x, y) if std else None
     interval, p = _tested(test, value, level)
     return Difference(
         value=value,
@@ -211,7 +212,7 @@ def _welch(x: NDArray[np.float64], y: NDArray[np.float64], level: float) -> Diff
     (mean_a, std_a), (mean_b, std_b) = mean_and_std(x), mean_and_std(y)
     n_a, n_b = len(x), len(y)
     value, free = mean_a - mean_b, n_a + n_b - 2
-    test = stats.ttest_ind(x, y, equal_var=False) if std_a or std_b else None
+    test = _quiet(stats.ttest_ind, x, y, equal_var=False) if std_a or std_b else None
     interval, p = _tested(test, value, level)
     pooled = math.sqrt(((n_a - 1) * std_a**2 + (n_b - 1) * std_b**2) / free)
     unbiased = math.exp(special.gammaln(free / 2) - special.gammaln((free - 1) / 2))
@@ -227,6 +228,13 @@ def _welch(x: NDArray[np.float64], y: NDArray[np.float64], level: float) -> Diff
         effect=_ratio(value, pooled) * unbiased / math.sqrt(free / 2),
         effect_name="Hedges g",
     )
+
+
+def _quiet(test: Callable[..., Any], *values: NDArray[np.float64], **options: Any) -> Any:
+    """Call SciPy's test; it warns where one side does not vary, which is no mistake here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
+        return test(*values, **options)
 
 
 def _tested(test: Any, value: float, level: float) -> tuple[Interval, float]:

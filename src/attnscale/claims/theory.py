@@ -43,7 +43,7 @@ def reformer(e: Evidence) -> Judgement:
     return Judgement(
         verdict_of(abs(growth) > 0.25),
         f"deviation within rows of Reformer's logits ÷ that of q·k/√d_k: {ratios}; exponent over "
-        f"d_k {growth:.2f}, where 0 keeps the division by √d_k and ½ drops it",
+        f"d_k {round(growth, 2) + 0.0:.2f}, where 0 keeps the division by √d_k and ½ drops it",
     )
 
 

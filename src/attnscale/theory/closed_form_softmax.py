@@ -39,6 +39,14 @@ def softmax_jacobian(weights: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows 
     return weights.diag_embed() - weights.unsqueeze(-1) * weights.unsqueeze(-2)
 
 
+def jacobian_norm(weights: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows"]:
+    """Return ‖diag p − p p'‖_F for weights that sum to 1, between 0 and 1/2."""
+    squares = weights.square()
+    second = squares.sum(-1)
+    # Rounding may leave a saturated row a little below 0.
+    return (second - 2 * (squares * weights).sum(-1) + second.square()).clamp_min(0).sqrt()
+
+
 def jacobian_norm_uniform(n: int) -> float:
     """Return ‖J‖_F = √(n − 1)/n of n equal weights."""
     return math.sqrt(n - 1) / n

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attnscale.renamed import KEYS, METRICS, earlier_metrics, renamed
 from attnscale.tracking.names import safe_name
-from attnscale.tracking.runs import Run, StoredCurves, finite, plain_text
+from attnscale.tracking.runs import Run, StoredCurves
 from attnscale.tracking.store import TIMEOUT_SECONDS, Store, open_client, sqlite_path
 
 if TYPE_CHECKING:
@@ -30,17 +30,13 @@ class History:
         self.database = sqlite_path(store.uri)
 
     def _run(self, run: "MlflowRun") -> Run:
-        metrics = {renamed(name, METRICS): value for name, value in run.data.metrics.items()}
-        return Run(
+        return Run.stored(
             run_id=run.info.run_id,
             name=run.info.run_name or run.info.run_id,
             status=run.info.status,
             tags=dict(run.data.tags),
-            parameters={
-                renamed(key, KEYS): plain_text(value) for key, value in run.data.params.items()
-            },
-            metrics={name: value for name, value in metrics.items() if finite(value)},
-            recorded=frozenset(metrics),
+            parameters={renamed(key, KEYS): text for key, text in run.data.params.items()},
+            metrics={renamed(name, METRICS): value for name, value in run.data.metrics.items()},
             curves=StoredCurves(partial(self.points, run.info.run_id)),
         )
 

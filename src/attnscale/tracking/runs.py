@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 HUGE = 1e300
 OBJECTIVE = "val/best_loss"
@@ -87,6 +87,18 @@ class Run:
     recorded: frozenset[str] = field(default=frozenset(), repr=False)
     curves: Mapping[str, Curve] = field(default_factory=dict, repr=False)
     variant: str = ""
+
+    @classmethod
+    def stored(
+        cls, *, parameters: Mapping[str, str], metrics: Mapping[str, float], **facts: Any
+    ) -> "Run":
+        """Return a run from what MLflow has: texts in quotes, figures that are not finite."""
+        return cls(
+            parameters={key: plain_text(value) for key, value in parameters.items()},
+            metrics={name: value for name, value in metrics.items() if finite(value)},
+            recorded=frozenset(metrics),
+            **facts,
+        )
 
     @cached_property
     def _end(self) -> tuple[str, str]:

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from attnscale.report.bleu import paired_bootstrap_bleu
-from attnscale.report.statistics import verdict
+from attnscale.analysis.bleu import paired_bootstrap_bleu
+from attnscale.analysis.comparison import verdict
 
 SENTENCES, WORDS = 97, 11
 VOCABULARY = [f"Word{i}" for i in range(53)]

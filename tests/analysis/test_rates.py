@@ -1,22 +1,24 @@
 """Planted runs: which rate is best, and what the table over rates says."""
 
 import math
+from typing import Any
 
 import pytest
 
-from attnscale.report.trained import (
-    TrainedRun,
+from attnscale.analysis.rates import (
     at_best_rate,
     by_rate,
+    lr_sensitivity,
     mean_loss,
     rate_rows,
     select,
 )
+from attnscale.tracking.runs import Run
+from tests.support.runs import trained_run
 
 
-def run(lr: float, seed: int, loss: float | None, **more: object) -> TrainedRun:
-    given: dict[str, object] = {"scale": "sqrt", "d_k": 64, "start_loss": 1.0, **more}
-    return TrainedRun(lr=lr, seed=seed, loss=loss, **given)  # type: ignore[arg-type]
+def run(lr: float, seed: int, loss: float | None, **more: Any) -> Run:
+    return trained_run(lr=lr, seed=seed, loss=loss, **{"start_loss": 1.0, **more})
 
 
 def test_the_best_rate_is_that_of_the_lowest_mean() -> None:
@@ -112,3 +114,33 @@ def test_variants_are_settings_of_their_own() -> None:
         ("norm=none", "0.9", 1),
     ]
     assert "variant" not in rate_rows([run(0.1, 0, 0.1)])[0]
+
+
+# --- the loss over learning rates ---
+
+
+@pytest.mark.parametrize("diverged", [None, math.inf, math.nan, 50.0])
+def test_sensitivity_by_hand(diverged: float | None) -> None:
+    # Decades are unequal: 1e-4 to 1e-3 is one, 1e-3 to 1e-1 two. Over the best loss of 2 lie
+    # 1, 0 and, diverged at the loss of 8 at the start, 6: (1·(1 + 0)/2 + 2·(0 + 6)/2) / 3.
+    losses = {1e-1: diverged, 1e-4: 3.0, 1e-3: 2.0}  # the order does not matter
+    assert lr_sensitivity(losses, 8.0) == pytest.approx(6.5 / 3)
+
+
+def test_sensitivity_of_a_flat_curve_is_0() -> None:
+    assert lr_sensitivity({1e-4: 2.0, 1e-3: 2.0, 1e-2: 2.0}, 8.0) == 0
+
+
+def test_sensitivity_has_no_value_where_nothing_was_learnt() -> None:
+    assert lr_sensitivity({1e-4: None, 1e-3: math.inf, 1e-2: 9.0}, 8.0) is None
+
+
+@pytest.mark.parametrize("losses", [{}, {1e-3: 1.0}, {0.0: 1.0, 1e-3: 1.0}, {-1.0: 1.0, 1.0: 1.0}])
+def test_sensitivity_needs_a_range_of_rates(losses: dict[float, float | None]) -> None:
+    with pytest.raises(ValueError, match="two or more, positive"):
+        lr_sensitivity(losses, 8.0)
+
+
+def test_sensitivity_needs_a_loss_at_the_start() -> None:
+    with pytest.raises(ValueError, match="loss_at_init"):
+        lr_sensitivity({1e-3: 1.0, 1e-2: 2.0}, math.inf)

@@ -3,8 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from attnscale.report.multiple import compare_all, holm
-from attnscale.report.statistics import compare, verdict
+from attnscale.analysis.comparison import compare, compare_all, compare_family, holm, verdict
 
 
 def test_holm_by_hand() -> None:
@@ -26,7 +25,7 @@ def test_each_of_many_comparisons_is_at_the_corrected_level() -> None:
         "apart": {7: 1.9, 8: 2.4},
         "single": {0: 4.0},
     }
-    found = compare_all(reference, others, 0.9, lower_is_better=False)
+    found = compare_all(reference, others, 0.9)
     assert list(found) == list(others)
     tested = ["far", "near", "apart"]  # one seed is no test, and does not cost the others
     adjusted = holm([compare(others[name], reference).p_value or 0 for name in tested])
@@ -36,9 +35,11 @@ def test_each_of_many_comparisons_is_at_the_corrected_level() -> None:
         assert found[name].value == alone.value
         assert found[name].p_value == alone.p_value
         assert found[name].p_adjusted == p
-    assert (verdict(found["far"]), found["far"].better) == ("higher", True)
+    assert (verdict(found["far"]), found["far"].better) == ("higher", False)
     assert (verdict(found["single"]), found["single"].p_adjusted) == ("one seed", None)
     assert compare_all(reference, {}) == {}
+    higher = compare_family([(others["far"], reference)], lower_is_better=False)
+    assert [d.better for d in higher] == [True]
 
 
 def test_a_family_without_effects_seldom_has_a_finding() -> None:

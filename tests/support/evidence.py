@@ -1,12 +1,12 @@
 """Evidence made up by hand, which no claim's test has to simulate."""
 
-from attnscale.theory.estimates import Estimate
-from attnscale.theory.evidence import Evidence
+from attnscale.analysis.estimate import Estimate, Interval
+from attnscale.claims.evidence import Evidence
 
 
 def near(value: float, error: float = 0.01) -> Estimate:
     """Return an estimate with an interval of two errors to either side."""
-    return Estimate(value, error, value - 2 * error, value + 2 * error)
+    return Estimate(value, 4 * error, 16, Interval(value - 2 * error, value + 2 * error))
 
 
 EVIDENCE = Evidence(
@@ -14,7 +14,7 @@ EVIDENCE = Evidence(
     gradient_ratios=[(16, near(4.0), near(0.9)), (64, near(6.0), near(0.6))],
     initial_deviations=[("torch", near(0.33)), ("unit", near(1.0))],
     growth_at_start=near(0.5),
-    reformer_ratio=1.0,
+    reformer=[(16, near(0.8)), (256, near(0.8))],
     reparametrised=1e-15,
     folding=[("Adam", 0.2), ("Adafactor", 1e-9)],
     adam_difference=0.4,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from attnscale.report.settings import MISSING, is_number, make_grid, short, varying
+from attnscale.analysis.settings import MISSING, is_number, make_grid, short, varying
 
 
 def labels(runs: Any) -> list[str]:
@@ -103,7 +103,7 @@ def test_cells_without_a_run_are_named(plant: Any) -> None:
     grid = make_grid(runs)
     assert grid.missing == ("scale=none d_k=64",)
     # A failed run is a run.
-    runs.append(plant.run("scale=none d_k=64", loss=None, state="failed"))
+    runs.append(plant.run("scale=none d_k=64", loss=None, outcome="failed"))
     assert make_grid(runs).missing == ()
 
 
@@ -149,15 +149,15 @@ def test_a_fold_is_a_setting_of_its_own(plant: Any) -> None:
 def test_losses_by_seed_and_their_mean(plant: Any) -> None:
     runs = [
         *plant.runs({"": {3: 0.25, 5: 0.75}}),
-        plant.run(seed=7, loss=0.1, state="diverged"),
-        plant.run(seed=8, loss=None, state="failed"),
-        plant.run(seed=9, loss=0.2, state="running"),
+        plant.run(seed=7, loss=0.1, outcome="diverged"),
+        plant.run(seed=8, loss=None, outcome="failed"),
+        plant.run(seed=9, loss=0.2, outcome="running"),
     ]
     (setting,) = make_grid(runs).settings
     assert setting.losses == {3: 0.25, 5: 0.75}
     found = setting.estimate("val/best_loss")
     assert found is not None
-    assert (found.mean, found.n) == (0.5, 2)
+    assert (found.value, found.n) == (0.5, 2)
     assert setting.estimate("never") is None
     states = ("finished", "diverged", "failed", "killed", "running")
     assert [setting.count(state) for state in states] == [2, 1, 1, 0, 1]
@@ -165,7 +165,7 @@ def test_losses_by_seed_and_their_mean(plant: Any) -> None:
 
 @pytest.mark.parametrize("last", [0, 1])
 def test_a_seed_that_was_tried_again_keeps_its_result(plant: Any, last: int) -> None:
-    runs = [plant.run(seed=4, loss=0.5), plant.run(seed=4, loss=None, state="failed")]
+    runs = [plant.run(seed=4, loss=0.5), plant.run(seed=4, loss=None, outcome="failed")]
     (setting,) = make_grid(runs if last else runs[::-1]).settings
     assert setting.losses == {4: 0.5}
 
@@ -183,7 +183,7 @@ def test_a_seed_that_was_tried_again_keeps_its_result(plant: Any, last: int) -> 
 def test_one_diverged_seed_makes_a_setting_unsound(
     plant: Any, states: tuple[str, ...], sound: bool
 ) -> None:
-    (setting,) = make_grid([plant.run(seed=i, state=s) for i, s in enumerate(states)]).settings
+    (setting,) = make_grid([plant.run(seed=i, outcome=s) for i, s in enumerate(states)]).settings
     assert setting.sound is sound
 
 

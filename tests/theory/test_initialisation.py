@@ -5,13 +5,13 @@ import torch
 
 from attnscale.attention import SCALES
 from attnscale.model.layers import INITS
-from attnscale.theory.measured import (
+from attnscale.theory.initialisation import (
     PADDING,
     VOCABULARY,
-    Measured,
+    InitialStd,
     _numbers,
-    initial_deviations,
-    mode_deviation,
+    initial_stds,
+    mode_std,
 )
 
 LAYERS = {
@@ -24,16 +24,16 @@ LAYERS = {
 
 
 @pytest.fixture(scope="module")
-def measured() -> list[Measured]:
-    return initial_deviations(seeds=3, seed=0)
+def measured() -> list[InitialStd]:
+    return initial_stds(seeds=3, seed=0)
 
 
-def of(found: list[Measured], model: str, attention: str, init: str) -> Measured:
+def of(found: list[InitialStd], model: str, attention: str, init: str) -> InitialStd:
     (one,) = [m for m in found if (m.model, m.attention, m.init) == (model, attention, init)]
     return one
 
 
-def test_every_attention_of_every_case_is_measured(measured: list[Measured]) -> None:
+def test_every_attention_of_every_case_is_measured(measured: list[InitialStd]) -> None:
     models = [f"autoencoder, {norm}" for norm in ("no norm", "pre-norm")]
     models += [f"Transformer, {norm}" for norm in ("pre-norm", "post-norm")]
     wanted = {
@@ -46,7 +46,7 @@ def test_every_attention_of_every_case_is_measured(measured: list[Measured]) -> 
     assert len(measured) == len(wanted)
 
 
-def test_the_prediction_is_within_15_percent(measured: list[Measured]) -> None:
+def test_the_prediction_is_within_15_percent(measured: list[InitialStd]) -> None:
     # Where inputs have all but collapsed into one, what is left of the deviation is rounding.
     alive = [m for m in measured if m.value.value > 0.1]
     assert len(alive) > 0.9 * len(measured)
@@ -57,7 +57,7 @@ def test_the_prediction_is_within_15_percent(measured: list[Measured]) -> None:
     assert abs(float(ratios.mean()) - 1) < 0.02, f"biased: {ratios.mean()}"
 
 
-def test_initialisations_differ_as_their_deviations_do(measured: list[Measured]) -> None:
+def test_initialisations_differ_as_their_deviations_do(measured: list[InitialStd]) -> None:
     # On LayerNormed inputs: σ² d_model is 1/3, 2 d/(d + 2 · 64), 4 (with ReLU's gain) and 1.
     found = {
         init: of(measured, "autoencoder, pre-norm", "layers.0.attention", init).value.value
@@ -67,8 +67,8 @@ def test_initialisations_differ_as_their_deviations_do(measured: list[Measured])
     assert found == {init: pytest.approx(x, rel=0.1) for init, x in wanted.items()}
 
 
-def test_another_mode_and_size_in_the_models(measured: list[Measured]) -> None:
-    none = initial_deviations(scale="none", d_k=16, seeds=2, seed=0)
+def test_another_mode_and_size_in_the_models(measured: list[InitialStd]) -> None:
+    none = initial_stds(scale="none", d_k=16, seeds=2, seed=0)
     assert len(none) == len(measured)
     for a, b in zip(measured, none, strict=True):
         assert (a.model, a.attention) == (b.model, b.attention)
@@ -78,18 +78,18 @@ def test_another_mode_and_size_in_the_models(measured: list[Measured]) -> None:
             assert b.value.value == pytest.approx(4 * a.value.value, rel=0.15)
 
 
-def test_one_mode_measured_is_that_case_of_all(measured: list[Measured]) -> None:
+def test_one_mode_measured_is_that_case_of_all(measured: list[InitialStd]) -> None:
     case = of(measured, "Transformer, pre-norm", "encoder.0.self", "torch")
-    assert mode_deviation("sqrt", {}, seeds=3, seed=0) == case.value
-    none = mode_deviation("none", {}, seeds=3, seed=0)
+    assert mode_std("sqrt", {}, seeds=3, seed=0) == case.value
+    none = mode_std("none", {}, seeds=3, seed=0)
     assert none.value == pytest.approx(8 * case.value.value, rel=1e-5)
-    capped = mode_deviation("softcap", {"cap": 0.05}, seeds=2, seed=4)
+    capped = mode_std("softcap", {"cap": 0.05}, seeds=2, seed=4)
     assert 0 < capped.value < 0.05
 
 
 def test_modes_that_need_the_data_get_it() -> None:
     assert SCALES["qknorm"].statistics == {"length": "length_p97_5"}
-    found = mode_deviation("qknorm", {}, seeds=2, seed=0)
+    found = mode_std("qknorm", {}, seeds=2, seed=0)
     # log₂(L² − L) of lengths of some 5 to 15, over √64, times √(1 − c̄).
     assert 0.3 < found.value < 1.2
 

@@ -1,28 +1,25 @@
 """Planted sweeps: what each says of the claim that it was run for."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from attnscale.report.claims import (
-    TRAINED,
-    _against,
-    _together,
+from attnscale.analysis.rates import Results
+from attnscale.claims.judgement import DEPENDS, FAILS, HOLDS, OPEN, Judgement, together
+from attnscale.claims.list import CLAIMS, judge_all
+from attnscale.claims.training import (
+    against,
     convergence,
     initialisation,
-    judge_all,
     speed,
-    told,
     unit_variance,
     width,
 )
-from attnscale.report.statistics import compare
-from attnscale.report.trained import Results, TrainedRun
-from attnscale.theory.claims import CLAIMS, DEPENDS, FAILS, HOLDS, OPEN, Judgement
-from tests.theory.conftest import EVIDENCE
+from attnscale.tracking.runs import Run
+from tests.support.evidence import EVIDENCE
+from tests.support.runs import trained_run
 
 NOISE = (0.0, 0.003, -0.002)
 """What a seed adds to a loss."""
@@ -32,13 +29,13 @@ Numbers = Sequence[float | None]
 
 def runs(
     scale: str, losses: Numbers | float, *, d_k: int = 128, lr: float = 0.1, **more: Any
-) -> list[TrainedRun]:
+) -> list[Run]:
     """Return a run per seed; one number is a mean, to which each seed adds its noise."""
     if isinstance(losses, float):
         losses = [losses + x for x in NOISE]
     given: dict[str, Any] = {"start_loss": 1.0, **more}
     return [
-        TrainedRun(scale=scale, d_k=d_k, lr=lr, seed=seed, loss=loss, **given)
+        trained_run(scale=scale, d_k=d_k, lr=lr, seed=seed, loss=loss, **given)
         for seed, loss in enumerate(losses)
     ]
 
@@ -51,7 +48,7 @@ def spread(mean: float) -> list[float]:
 DIVERGED: Numbers = (0.1, None, 0.1)
 
 
-def judged(judge: Callable[[Results], Judgement], *groups: list[TrainedRun]) -> Judgement:
+def judged(judge: Callable[[Results], Judgement], *groups: list[Run]) -> Judgement:
     return judge({"experiment": [run for group in groups for run in group]})
 
 
@@ -80,7 +77,7 @@ SQRT = runs("sqrt", 0.2)
         (OPEN, [runs("none", 0.9, d_k=64)]),
     ],
 )
-def test_convergence(verdict: str, groups: list[list[TrainedRun]]) -> None:
+def test_convergence(verdict: str, groups: list[list[Run]]) -> None:
     assert judged(convergence, SQRT, *groups).verdict == verdict
 
 
@@ -104,9 +101,13 @@ def test_convergence_says_how_it_was_found() -> None:
 # --- claim 20 ---
 
 
-def with_tests(scale: str, test: Numbers, curve: list[tuple[int, float]]) -> list[TrainedRun]:
-    made = runs(scale, 0.2, curve=curve)
-    return [replace(run, test_loss=loss) for run, loss in zip(made, test, strict=True)]
+def with_tests(scale: str, test: Numbers, curve: list[tuple[int, float]]) -> list[Run]:
+    return [
+        trained_run(
+            scale=scale, d_k=128, seed=seed, loss=0.2 + x, start_loss=1.0, curve=curve, test_loss=t
+        )
+        for seed, (x, t) in enumerate(zip(NOISE, test, strict=True))
+    ]
 
 
 SLOW, FAST = [(10, 0.9), (40, 0.2)], [(10, 0.21), (20, 0.2), (40, 0.19)]
@@ -145,7 +146,7 @@ def test_a_loss_that_is_never_reached_has_no_steps() -> None:
 
 # --- claims 8, 13, 18, 19 ---
 
-WORSE_IS_HOLDS = _against("sqrt", FAILS, HOLDS)
+WORSE_IS_HOLDS = against("sqrt", FAILS, HOLDS)
 
 
 @pytest.mark.parametrize(
@@ -184,10 +185,11 @@ def test_against_compares_each_at_its_best_rate_and_names_what_diverged() -> Non
 
 def test_what_a_better_or_worse_mode_means_for_each_claim() -> None:
     better, worse = runs("other", [0.1, 0.1, 0.11]), runs("other", [0.3, 0.3, 0.31])
+    judges = {c.number: c.training for c in CLAIMS if c.training is not None}
     found = {
         number: (
-            judged(TRAINED[number], SQRT, better).verdict,
-            judged(TRAINED[number], SQRT, worse).verdict,
+            judged(judges[number], SQRT, better).verdict,
+            judged(judges[number], SQRT, worse).verdict,
         )
         for number in (8, 13, 18, 19)
     }
@@ -202,7 +204,7 @@ def test_what_a_better_or_worse_mode_means_for_each_claim() -> None:
 # --- claim 9 ---
 
 
-def factor(times: float, losses: Numbers | float) -> list[TrainedRun]:
+def factor(times: float, losses: Numbers | float) -> list[Run]:
     return runs(f"{times / 8:g}", losses, d_k=64)
 
 
@@ -222,7 +224,7 @@ UNIT = factor(1, 0.2)
         (HOLDS, [factor(4, [0.1]), factor(16, [0.3, 0.3, 0.31])]),
     ],
 )
-def test_unit_variance(verdict: str, others: list[list[TrainedRun]]) -> None:
+def test_unit_variance(verdict: str, others: list[list[Run]]) -> None:
     assert judged(unit_variance, UNIT, *others).verdict == verdict
 
 
@@ -248,7 +250,7 @@ def test_unit_variance_needs_its_reference_and_says_the_factors() -> None:
         (OPEN, [runs("sqrt", 0.2, d_k=8), runs("sqrt", DIVERGED, d_k=32)]),
     ],
 )
-def test_width(verdict: str, groups: list[list[TrainedRun]]) -> None:
+def test_width(verdict: str, groups: list[list[Run]]) -> None:
     assert judged(width, *groups).verdict == verdict
 
 
@@ -263,7 +265,7 @@ def test_widths_are_compared_with_the_smallest() -> None:
 # --- claim 21 ---
 
 
-def initialised(gaps: Mapping[str, float]) -> list[list[TrainedRun]]:
+def initialised(gaps: Mapping[str, float]) -> list[list[Run]]:
     """Return runs of none and sqrt with a ratio of losses per variant."""
     return [
         runs(scale, [loss * (1 + x) for x in NOISE], variant=variant)
@@ -311,15 +313,15 @@ def test_what_was_not_run_is_open_and_says_how_to_run_it() -> None:
     found = settled({"claim_width": []})
     for claim in CLAIMS:
         judgement = found[claim.number]
-        if claim.judge is None:
+        if claim.theory is None:
             assert judgement.verdict == OPEN
             assert judgement.value.startswith("not run: ")
         for name in claim.experiments:
             assert f"`python -m src.train -m experiment={name}`" in judgement.value
     # Theory holds, training is not run: open. Theory fails or depends: that stands.
     theory = next(c for c in CLAIMS if c.number == 18)
-    assert theory.judge is not None
-    assert theory.judge(EVIDENCE).verdict == HOLDS
+    assert theory.theory is not None
+    assert theory.theory(EVIDENCE).verdict == HOLDS
     assert found[18].verdict == OPEN
     assert found[8].verdict == DEPENDS
     assert settled({}, folding=[("Adam", 0.1)])[8].verdict == FAILS
@@ -331,7 +333,7 @@ def test_what_was_not_run_is_open_and_says_how_to_run_it() -> None:
     )
 
 
-def test_theory_and_training_together() -> None:
+def test_theory_and_trainingtogether() -> None:
     worse, better = runs("inverse", [0.3, 0.3, 0.31]), runs("inverse", [0.1, 0.1, 0.11])
     held = settled({"claim_inverse": [*SQRT, *worse]})[18]
     assert held.verdict == HOLDS
@@ -366,8 +368,8 @@ def test_two_experiments_of_a_claim_may_disagree() -> None:
 
 
 def test_every_claim_that_only_training_can_tell_has_a_judge_or_is_open() -> None:
-    assert set(TRAINED) <= {claim.number for claim in CLAIMS if claim.experiments}
-    unjudged = [c.number for c in CLAIMS if c.experiments and c.number not in TRAINED]
+    assert all(claim.experiments for claim in CLAIMS if claim.training is not None)
+    unjudged = [c.number for c in CLAIMS if c.experiments and c.training is None]
     for number in unjudged:
         (name, *_) = next(c for c in CLAIMS if c.number == number).experiments
         found = settled({name: SQRT})[number]
@@ -376,19 +378,10 @@ def test_every_claim_that_only_training_can_tell_has_a_judge_or_is_open() -> Non
 
 
 def test_one_verdict_for_several() -> None:
-    assert _together([]) == OPEN
-    assert _together([OPEN, OPEN]) == OPEN
-    assert _together([HOLDS, OPEN]) == HOLDS
-    assert _together([FAILS, FAILS]) == FAILS
-    assert _together([HOLDS, FAILS]) == DEPENDS
-    assert _together([HOLDS, DEPENDS]) == DEPENDS
-    assert _together([DEPENDS, OPEN]) == DEPENDS
-
-
-def test_a_difference_as_text() -> None:
-    assert told(compare({0: 1.5}, {0: 1.0})) == "+0.5 (one seed)"
-    text = told(compare({0: 1.0, 1: 1.2, 2: 0.9}, {0: 2.0, 1: 2.1, 2: 2.2}))
-    assert text.startswith("-1.07 (")
-    low, high = (float(x) for x in text[text.index("(") + 1 : -1].split(" to "))
-    assert low < -1.07 < high < 0
-    assert math.isclose((low + high) / 2, -1.0667, abs_tol=0.01)
+    assert together([]) == OPEN
+    assert together([OPEN, OPEN]) == OPEN
+    assert together([HOLDS, OPEN]) == HOLDS
+    assert together([FAILS, FAILS]) == FAILS
+    assert together([HOLDS, FAILS]) == DEPENDS
+    assert together([HOLDS, DEPENDS]) == DEPENDS
+    assert together([DEPENDS, OPEN]) == DEPENDS

@@ -5,15 +5,15 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from attnscale.report.statistics import (
+from attnscale.analysis.comparison import (
     Difference,
-    Interval,
-    Runs,
-    bootstrap_t,
+    Values,
     compare,
-    estimate,
+    in_words,
     verdict,
+    verdict_in_words,
 )
+from attnscale.analysis.estimate import Estimate, Interval, between, estimate
 
 DRAWS = 1000
 LEAST_COVERAGE = 0.93
@@ -27,7 +27,7 @@ def holds(interval: Interval | None, truth: float) -> bool:
     return interval.low <= truth <= interval.high
 
 
-def runs(values: Array, first: int = 0) -> Runs:
+def runs(values: Array, first: int = 0) -> Values:
     return dict(enumerate(values.tolist(), start=first))
 
 
@@ -50,8 +50,8 @@ def test_the_interval_of_a_mean_holds_it_as_often_as_it_says(n: int) -> None:
 
 def test_a_mean_by_hand() -> None:
     found = estimate([1.0, 2.0, 6.0], level=0.9)
-    assert (found.mean, found.n) == (3.0, 3)
-    assert found.spread == pytest.approx(math.sqrt(7))
+    assert (found.value, found.n) == (3.0, 3)
+    assert found.std == pytest.approx(math.sqrt(7))
     half = 2.919986 * math.sqrt(7 / 3)  # t of 0.95 with 2 degrees of freedom, from a table
     assert found.interval is not None
     assert found.interval.level == 0.9
@@ -61,20 +61,18 @@ def test_a_mean_by_hand() -> None:
 
 def test_one_seed_has_no_interval() -> None:
     found = estimate([3.0])
-    assert (found.mean, found.spread, found.n, found.interval) == (3.0, None, 1, None)
+    assert (found.value, found.std, found.n, found.interval) == (3.0, None, 1, None)
 
 
 def test_equal_values_have_an_interval_without_width() -> None:
     found = estimate([0.1, 0.1, 0.1])  # their mean by numpy is not 0.1
-    assert (found.mean, found.spread, found.interval) == (0.1, 0.0, Interval(0.1, 0.1, 0.95))
+    assert (found.value, found.std, found.interval) == (0.1, 0.0, Interval(0.1, 0.1, 0.95))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_diverged_is_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="finite"):
         estimate([1.0, bad])
-    with pytest.raises(ValueError, match="finite"):
-        bootstrap_t([1.0, 2.0, 3.0, bad], seed=0)
     for shift in (0, 2):  # paired, Welch
         good, other = {0: 1.0, 1: 2.0}, {shift: 1.0, shift + 1: bad}
         with pytest.raises(ValueError, match="finite"):
@@ -92,8 +90,6 @@ def test_a_level_out_of_range_is_refused(level: float) -> None:
         estimate([1.0, 2.0], level)
     with pytest.raises(ValueError, match="level"):
         compare({0: 1.0}, {0: 1.0}, level)
-    with pytest.raises(ValueError, match="level"):
-        bootstrap_t([1.0, 2.0, 3.0, 4.0], level, seed=0)
 
 
 def test_no_values_are_refused() -> None:
@@ -101,35 +97,6 @@ def test_no_values_are_refused() -> None:
         estimate([])
     with pytest.raises(ValueError, match="no values"):
         compare({0: 1.0}, {})
-
-
-# --- the bootstrap-t interval ---
-
-
-@pytest.mark.parametrize("n", [4, 5, 7])
-def test_a_bootstrap_t_interval_holds_the_mean(n: int) -> None:
-    x = np.random.default_rng(n).normal(7, 2, size=(DRAWS, n))
-    found = [bootstrap_t(row.tolist(), seed=k, draws=499) for k, row in enumerate(x)]
-    coverage = np.mean([holds(interval, 7) for interval in found])
-    # The quantiles of 499 resamples add to the error of 1,000 draws.
-    assert 0.92 <= coverage <= 0.98, coverage
-
-
-def test_a_bootstrap_t_interval_leans_to_the_side_of_the_tail() -> None:
-    values = [1.0, 1.1, 1.2, 1.3, 1.5, 1.8, 2.4, 6.0]
-    found = bootstrap_t(values, seed=0)
-    mean = np.mean(values)
-    assert found.high - mean > 1.5 * (mean - found.low) > 0
-    assert found == bootstrap_t(values, seed=0)
-    assert found != bootstrap_t(values, seed=1)
-
-
-def test_a_bootstrap_t_interval_of_too_few_or_equal_values() -> None:
-    with pytest.raises(ValueError, match="needs 4"):
-        bootstrap_t([1.0, 2.0, 3.0], seed=0)
-    with pytest.raises(ValueError, match="draws"):
-        bootstrap_t([1.0, 2.0, 3.0, 4.0], seed=0, draws=0)
-    assert bootstrap_t([0.1] * 5, seed=0) == Interval(0.1, 0.1, 0.95)
 
 
 # --- two settings ---
@@ -180,8 +147,8 @@ def test_no_effect_is_seldom_a_finding(n: int, first: int) -> None:
     assert share == np.mean([d.p_value is not None and d.p_value < 0.05 for d in found])
 
 
-A: Runs = {0: 2.1, 1: 2.4, 2: 1.9, 3: 2.2, 4: 2.3}
-B: Runs = {4: 2.5, 2: 2.3, 7: 9.0, 0: 2.2, 3: 2.7}  # another order; 1 and 7 have no partner
+A: Values = {0: 2.1, 1: 2.4, 2: 1.9, 3: 2.2, 4: 2.3}
+B: Values = {4: 2.5, 2: 2.3, 7: 9.0, 0: 2.2, 3: 2.7}  # another order; 1 and 7 have no partner
 SHARED = [0, 2, 3, 4]
 
 
@@ -245,7 +212,7 @@ def test_a_single_shared_seed_is_not_a_pair() -> None:
 
 @pytest.mark.parametrize("b", [{0: 3.0}, {5: 3.0}])
 @pytest.mark.parametrize("a", [{0: 1.0}, {0: 1.0, 1: 1.5}])
-def test_one_seed_has_no_verdict(a: Runs, b: Runs) -> None:
+def test_one_seed_has_no_verdict(a: Values, b: Values) -> None:
     for one, other, sign in ((a, b, 1), (b, a, -1)):
         found = compare(one, other)
         mean = sum(a.values()) / len(a)
@@ -300,3 +267,34 @@ def test_the_verdict_is_whether_the_interval_excludes_0() -> None:
     assert at(-2, -1) == "lower"
     assert at(1, 2) == "higher"
     assert at(-1, 3) == at(0, 2) == at(-2, 0) == "within noise"
+
+
+def test_a_difference_as_text() -> None:
+    assert in_words(compare({0: 1.5}, {0: 1.0})) == "+0.5"
+    text = in_words(compare({0: 1.0, 1: 1.2, 2: 0.9}, {0: 2.0, 1: 2.1, 2: 2.2}))
+    assert text.startswith("-1.07 (")
+    low, high = (float(x) for x in text[text.index("(") + 1 : -1].split(" to "))
+    assert low < -1.07 < high < 0
+    assert math.isclose((low + high) / 2, -1.0667, abs_tol=0.01)
+
+
+def test_the_word_of_a_difference() -> None:
+    low, high = {0: 1.0, 1: 1.1, 2: 0.9}, {0: 5.1, 1: 5.0, 2: 5.2}
+    assert verdict_in_words(compare(low, high)) == "better"
+    assert verdict_in_words(compare(high, low)) == "worse"
+    assert verdict_in_words(compare(low, low)) == "within noise"
+    assert verdict_in_words(compare({0: 1.0}, low)) == "one seed"
+
+
+def test_an_estimate_as_text() -> None:
+    assert between(Estimate(1.23456, 0.1, 9, Interval(1.0345, 1.4346))) == "1.23 (1.03 to 1.43)"
+    assert (
+        between(Estimate(0.5, 0.1, 9, Interval(0.25, 0.75)), ".4f") == "0.5000 (0.2500 to 0.7500)"
+    )
+
+
+def test_the_ends_of_an_estimate() -> None:
+    one, many = estimate([3.0]), estimate([1.0, 2.0, 6.0])
+    assert (one.low, one.high, one.error) == (-math.inf, math.inf, math.inf)
+    assert many.interval == Interval(many.low, many.high)
+    assert many.error == pytest.approx(math.sqrt(7 / 3))

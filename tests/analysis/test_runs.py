@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from attnscale.report.runs import OBJECTIVE, Asked, as_run, find_runs, finite, plain_text
-from attnscale.tracking.history import RecordedRun
+from attnscale.analysis.runs import OBJECTIVE, Asked, Run, find_runs
 from attnscale.tracking.record import FAILED, FINISHED, Record
+from attnscale.tracking.runs import finite, plain_text
 from attnscale.tracking.store import Store
 
 LARGEST = 1.7976931348623157e308
@@ -21,16 +21,18 @@ def recorded(
     tags: Mapping[str, str] | None = None,
     metrics: Mapping[str, float] | None = None,
     parameters: Mapping[str, str] | None = None,
-) -> RecordedRun:
+) -> Run:
     figures = {OBJECTIVE: 0.5} if metrics is None else dict(metrics)
-    return RecordedRun("id", "name", status, dict(tags or {}), dict(parameters or {}), figures)
+    return Run.stored(
+        run_id="id", status=status, tags=tags or {}, parameters=parameters or {}, metrics=figures
+    )
 
 
 DIVERGED = {"diverged": "true", "diverged.metric": "train/loss", "diverged.step": "40"}
 
 
 @pytest.mark.parametrize(
-    ("given", "state", "reason"),
+    ("run", "state", "reason"),
     [
         (recorded(), "finished", ""),
         (recorded(tags={"diverged": "false"}), "finished", ""),
@@ -53,15 +55,14 @@ DIVERGED = {"diverged": "true", "diverged.metric": "train/loss", "diverged.step"
         (recorded("SCHEDULED"), "failed", "no reason recorded"),
     ],
 )
-def test_the_state_of_a_run_and_its_reason(given: RecordedRun, state: str, reason: str) -> None:
-    run = as_run(given)
-    assert (run.state, run.reason) == (state, reason)
+def test_the_state_of_a_run_and_its_reason(run: Run, state: str, reason: str) -> None:
+    assert (run.outcome, run.reason) == (state, reason)
     assert (run.value(OBJECTIVE) is not None) == (state == "finished")
 
 
 def test_only_numbers_that_may_be_drawn_are_kept() -> None:
     figures = {OBJECTIVE: 0.5, "a": math.nan, "b": LARGEST, "c": -LARGEST, "d": 1e30, "e": 0.0}
-    run = as_run(recorded(metrics=figures))
+    run = recorded(metrics=figures)
     assert run.metrics == {OBJECTIVE: 0.5, "d": 1e30, "e": 0.0}
     # A curve may be worth drawing up to where it left the numbers.
     assert run.recorded == set(figures)
@@ -75,7 +76,7 @@ def test_only_numbers_that_may_be_drawn_are_kept() -> None:
 )
 def test_the_seed(given: str | None, seed: int) -> None:
     parameters = {} if given is None else {"seed": given}
-    assert as_run(recorded(parameters=parameters)).seed == seed
+    assert recorded(parameters=parameters).seed == seed
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_the_seed(given: str | None, seed: int) -> None:
 )
 def test_a_parameter_as_it_was_written(given: str, text: str) -> None:
     assert plain_text(given) == text
-    assert as_run(recorded(parameters={"a.b": given})).parameters == {"a.b": text}
+    assert recorded(parameters={"a.b": given}).parameters == {"a.b": text}
 
 
 GROUP = "found"
@@ -150,10 +151,10 @@ def test_finding_what_was_asked_for(
 def test_runs_by_id_come_before_everything_else_and_once(store: Store, ids: dict[str, str]) -> None:
     wanted = (ids["alone"], ids["first none"], ids["alone"])
     alone, diverged = find_runs(store, Asked("first", wanted, "params.seed = '5'", GROUP))
-    assert (alone.run_id, alone.state, alone.reason) == (ids["alone"], "failed", "e")
+    assert (alone.run_id, alone.outcome, alone.reason) == (ids["alone"], "failed", "e")
     assert (alone.parameters["attention.scale"], alone.seed, alone.sweep) == ("cosine", 0, "")
     # Recorded as an infinity.
-    assert (diverged.run_id, diverged.state) == (ids["first none"], "diverged")
+    assert (diverged.run_id, diverged.outcome) == (ids["first none"], "diverged")
     assert diverged.metrics == {}
     assert diverged.sweep == "first"
 

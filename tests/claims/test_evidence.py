@@ -1,24 +1,28 @@
 """The identities behind the claims, and what the computed evidence should be."""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
-from attnscale.theory import evidence as module
-from attnscale.theory.claims import CLAIMS, DEPENDS, FAILS, HOLDS
-from attnscale.theory.closed_form_softmax import saturated
-from attnscale.theory.evidence import (
+from attnscale.claims import evidence as module
+from attnscale.claims.evidence import (
     OPTIMIZERS,
-    SHIFTED,
     Evidence,
     collect,
-    largest_of,
     loss_curve,
+    reformer_ratios,
     small_model,
 )
+from attnscale.claims.judgement import DEPENDS, FAILS, HOLDS
+from attnscale.claims.list import CLAIMS
+from attnscale.claims.theory import reformer
+from attnscale.theory.closed_form_softmax import saturated
 from attnscale.theory.simulate import Growth
-from tests.theory.conftest import near
+from attnscale.theory.tables import SHIFTED, largest_of
+from tests.support.evidence import EVIDENCE, near
 
 # Not a power of two, whose root would make every product exact.
 D_K = 11
@@ -83,7 +87,8 @@ def test_what_is_collected(collected: Evidence) -> None:
     assert tenfold == pytest.approx(1 / (1 + math.exp(-5) + math.exp(-15)))
     assert e.initial_deviations == [("unit", near(1.0))]
     assert e.growth_at_start == near(0.5), "not the growth within rows"
-    assert e.reformer_ratio == pytest.approx(1.0, rel=1e-4)
+    # The keys lose their lengths, which are not 1; the division by √d_k stays.
+    assert all(0.8 < x.value < 0.9 for _, x in e.reformer)
     assert e.reparametrised < 1e-12
     folding = dict(e.folding)
     assert list(folding) == list(OPTIMIZERS)
@@ -119,9 +124,31 @@ def test_gradients_grow_without_the_factor_while_fewer_rows_are_live(collected: 
 
 
 def test_every_claim_with_a_judge_is_judged(collected: Evidence) -> None:
-    found = {c.number: c.judge(collected).verdict for c in CLAIMS if c.judge is not None}
+    found = {c.number: c.theory(collected).verdict for c in CLAIMS if c.theory is not None}
     assert set(found.values()) <= {HOLDS, FAILS, DEPENDS}
     # What these computations must show, whatever the seed.
     settled = {1: FAILS, 3: FAILS, 4: HOLDS, 5: HOLDS, 6: FAILS, 7: FAILS, 8: DEPENDS, 10: FAILS}
     settled |= {11: FAILS, 14: FAILS, 16: FAILS, 17: FAILS, 18: HOLDS}
     assert found == settled
+
+
+def unit_keys(k: torch.Tensor) -> torch.Tensor:
+    return k / k.square().mean(dim=-1, keepdim=True).sqrt()
+
+
+RULES: dict[str, tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
+    "raw keys": (FAILS, lambda q, k: (q[:, None] * k).sum(-1) / q.shape[-1] ** 0.5),
+    "no factor": (HOLDS, lambda q, k: (q[:, None] * unit_keys(k)).sum(-1)),
+    "the factor twice": (HOLDS, lambda q, k: (q[:, None] * unit_keys(k)).sum(-1) / q.shape[-1]),
+    # What "a learnable temperature in its place" would be, with 10 learned.
+    "cosine": (HOLDS, lambda q, k: 10 * torch.cosine_similarity(q[:, None], k, dim=-1)),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_reformer_would_be_judged_otherwise_by_another_rule(name: str) -> None:
+    verdict, rule = RULES[name]
+    ratios = reformer_ratios(7, rule)
+    assert reformer(replace(EVIDENCE, reformer=ratios)).verdict == verdict
+    if name == "raw keys":
+        assert [x.value for _, x in ratios] == pytest.approx([1.0] * 3, rel=1e-5)
