@@ -45,6 +45,12 @@ class Setting:
         """Seed -> best validation loss of the runs that finished."""
         return self.by_seed(OBJECTIVE)
 
+    @property
+    def mean_loss(self) -> float:
+        """Mean of the losses over seeds, infinite without any."""
+        losses = self.losses.values()
+        return sum(losses) / len(losses) if losses else math.inf
+
     def by_seed(self, metric: str) -> dict[int, float]:
         """Return seed -> a metric of the runs that finished."""
         values = ((run.seed, run.value(metric)) for run in self.runs)
@@ -80,6 +86,11 @@ class Grid:
     settings: tuple[Setting, ...]
     together: dict[str, list[str]]
     missing: tuple[str, ...]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of all settings."""
+        return [run for setting in self.settings for run in setting.runs]
 
     def numbers(self) -> list[str]:
         """Return the keys whose values are all numbers, two or more of them."""

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from attnscale.analysis.estimate import Estimate, Interval
 from attnscale.attention import MultiHeadAttention, Scale, attend, attentions
 from attnscale.attention.scale import CosineFixed, ScoreLayerNorm, Sqrt
-from attnscale.model.autoencoder import AttentionAutoencoder
 from attnscale.theory.draws import mean_of, seeded
+from attnscale.theory.initialisation import autoencoder
 from attnscale.theory.simulate import Growth
 from attnscale.theory.simulate_logits import logits_of_rows
 from attnscale.theory.simulate_softmax import gradient_statistics, softmax_statistics
@@ -63,23 +63,11 @@ class Evidence:
     inverse_entropy: tuple[Estimate, Estimate]
 
 
-def small_model(scale: str, *, d_k: int, seed: int) -> AttentionAutoencoder:
-    """Return an untrained autoencoder of 32 components and two heads, in float64."""
+def small_model(scale: str, *, d_k: int, seed: int) -> nn.Module:
+    """Return an untrained autoencoder of 32 components and one layer, in float64."""
+    attention = partial(MultiHeadAttention, scale=scale)
     with seeded(seed):
-        return AttentionAutoencoder(
-            attention=partial(MultiHeadAttention, scale=scale),
-            d_model=32,
-            d_k=d_k,
-            d_v=16,
-            n_heads=2,
-            n_layers=1,
-            residual=False,
-            norm="none",
-            feed_forward=None,
-            bias=False,
-            dropout=0.0,
-            init="unit",
-        ).double()
+        return autoencoder(attention, "unit", "none", d_k, d_model=32, n_layers=1).double()
 
 
 def loss_curve(

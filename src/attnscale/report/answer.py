@@ -97,11 +97,6 @@ def sentence(comparison: Comparison, family: int, best: Setting) -> str:
     return f"{text}: {word}" if d.better is None else f"{text}: {word} than chance explains"
 
 
-def _mean(setting: Setting) -> float:
-    losses = list(setting.losses.values())
-    return sum(losses) / len(losses)
-
-
 def _troubles(grid: Grid) -> list[str]:
     sentences = []
     words = {
@@ -110,7 +105,7 @@ def _troubles(grid: Grid) -> list[str]:
         "killed": ("was killed", "were killed"),
         "running": ("is still running", "are still running"),
     }
-    total = sum(len(setting.runs) for setting in grid.settings)
+    total = len(grid.runs)
     for outcome, (one, several) in words.items():
         counts = [(s.label, s.count(outcome)) for s in grid.settings if s.count(outcome)]
         if counts:
@@ -135,20 +130,20 @@ def make_answer(grid: Grid) -> Answer:
         elif any(setting.losses for setting in grid.settings):
             first = "Every setting with a result has a diverged run too: none can be called best."
         return Answer((first, *troubles), None)
-    best = min(sound, key=_mean)
+    best = min(sound, key=lambda setting: setting.mean_loss)
     seeds = len(best.losses)
     counted = "one seed" if seeds == 1 else f"{seeds} seeds"
     if len(sound) == 1:
         others = sum(1 for setting in grid.settings if setting.losses) > 1
         what = "results and no diverged run" if others else "results"
-        text = f"Only {best.label} has {what}: best validation loss {number(_mean(best))} "
+        text = f"Only {best.label} has {what}: best validation loss {number(best.mean_loss)} "
         return Answer((f"{text}({counted}).", *troubles), best)
     comparisons = compare_settings(grid)
     headline = next((c for c in comparisons if c.setting is best), None)
     estimate = best.estimate("val/best_loss")
     spread = "" if estimate is None or estimate.std is None else f" ± {estimate.std:.2g}"
     sentences = [
-        f"Lowest mean of the best validation loss: {best.label}, {number(_mean(best))}{spread} "
+        f"Lowest mean of the best validation loss: {best.label}, {number(best.mean_loss)}{spread} "
         f"({counted})."
     ]
     family = sum(1 for c in comparisons if c.difference.interval is not None)
@@ -183,7 +178,7 @@ def _second_best(
     """
     rivals = [c for c in comparisons if c.reference is best]
     if rivals:
-        return min(rivals, key=lambda c: _mean(c.setting))
+        return min(rivals, key=lambda c: c.setting.mean_loss)
     others = [setting for setting in sound if setting is not best]
-    rival = min(others, key=_mean)
+    rival = min(others, key=lambda setting: setting.mean_loss)
     return Comparison(best, rival, compare(best.losses, rival.losses, LEVEL))

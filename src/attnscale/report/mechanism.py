@@ -24,7 +24,7 @@ MAX_POINTS = 100
 
 def paths_of(grid: Grid) -> list[str]:
     """Return the attentions that the runs have statistics of, in order."""
-    keys = (key for setting in grid.settings for run in setting.runs for key in run.metrics)
+    keys = (key for run in grid.runs for key in run.metrics)
     paths = [
         key.removeprefix("attention/").removesuffix("/logit_std_row")
         for key in keys

@@ -45,12 +45,8 @@ def shown_settings(grid: Grid) -> Grid:
     if len(grid.settings) <= MAX_CURVES:
         return grid
 
-    def rank(index: int) -> float:
-        losses = list(grid.settings[index].losses.values())
-        return sum(losses) / len(losses) if losses else float("inf")
-
-    best = sorted(range(len(grid.settings)), key=rank)[:MAX_CURVES]
-    return dataclasses.replace(grid, settings=tuple(grid.settings[i] for i in sorted(best)))
+    best = sorted(grid.settings, key=lambda setting: setting.mean_loss)[:MAX_CURVES]
+    return dataclasses.replace(grid, settings=tuple(s for s in grid.settings if s in best))
 
 
 def _result(grid: Grid, answer: Answer, columns: Sequence[str], rows: Any) -> dict[str, Any]:

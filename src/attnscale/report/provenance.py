@@ -1,9 +1,8 @@
 """Where the runs come from; warnings and confounds, by name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attnscale.analysis.runs import Run
 from attnscale.analysis.settings import D_K, Grid, short
 
 TAGS = (
@@ -28,23 +27,15 @@ DATA = (
 )
 
 
-def _different(runs: Sequence[Run], read: Callable[[Run], str | None]) -> list[str]:
-    return sorted({value for run in runs if (value := read(run)) is not None})
-
-
-def _tag(name: str) -> Callable[[Run], str | None]:
-    return lambda run: run.tags.get(name)
-
-
-def _parameter(name: str) -> Callable[[Run], str | None]:
-    return lambda run: run.parameters.get(name)
+def _different(facts: Iterable[Mapping[str, str]], name: str) -> list[str]:
+    return sorted({fact[name] for fact in facts if name in fact})
 
 
 def warnings(grid: Grid) -> list[str]:
     """Return what makes the comparison doubtful, each in a sentence."""
-    runs = [run for setting in grid.settings for run in setting.runs]
+    runs = grid.runs
     sentences = []
-    commits = _different(runs, _tag("git.commit"))
+    commits = _different((run.tags for run in runs), "git.commit")
     if len(commits) > 1:
         sentences.append(
             f"Runs of {len(commits)} commits: {', '.join(c[:10] for c in commits[:6])}."
@@ -53,11 +44,11 @@ def warnings(grid: Grid) -> list[str]:
     if dirty:
         sentences.append(f"{len(dirty)} of {len(runs)} runs were made with uncommitted changes.")
     for name, what in (("version.torch", "torch"), ("device", "device"), ("host", "machine")):
-        values = _different(runs, _tag(name))
+        values = _different((run.tags for run in runs), name)
         if len(values) > 1:
             sentences.append(f"Runs differ in their {what}: {', '.join(values[:6])}.")
     for key in DATA:
-        values = _different(runs, _parameter(key))
+        values = _different((run.parameters for run in runs), key)
         if len(values) > 1 and key not in grid.keys:
             sentences.append(f"Runs differ in their data, {key}: {', '.join(values[:6])}.")
     lengths = {run.metrics.get("progress/steps") for run in runs if run.outcome == "finished"}
@@ -77,7 +68,7 @@ def confounds(grid: Grid) -> list[str]:
     sentences = []
     for key, others in grid.together.items():
         sentences.append(f"{short(key)} changes together with {', '.join(others)}.")
-    runs = [run for setting in grid.settings for run in setting.runs]
+    runs = grid.runs
     if D_K in grid.keys:
         derived = [run for run in runs if run.parameters.get("model.d_v") in (None, "null", "None")]
         if derived:
@@ -90,7 +81,7 @@ def confounds(grid: Grid) -> list[str]:
         sentences.append(
             f"The number of parameters differs: {counts[0]:,.0f} to {counts[-1]:,.0f}."
         )
-    widths = _different(runs, _parameter("model.d_model"))
+    widths = _different((run.parameters for run in runs), "model.d_model")
     if len(widths) > 1:
         sentences.append(f"The width d_model differs: {', '.join(widths)}.")
     return sentences
@@ -98,15 +89,15 @@ def confounds(grid: Grid) -> list[str]:
 
 def table(grid: Grid) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows: a fact, and its value in all runs or the first few."""
-    runs = [run for setting in grid.settings for run in setting.runs]
+    runs = grid.runs
     rows = []
     for name in TAGS:
-        values = _different(runs, _tag(name))
+        values = _different((run.tags for run in runs), name)
         if values:
             more = f" (and {len(values) - 4} more)" if len(values) > 4 else ""
             rows.append([name, "\n".join(values[:4]) + more])
     for key in DATA:
-        values = _different(runs, _parameter(key))
+        values = _different((run.parameters for run in runs), key)
         if values:
             rows.append([key, ", ".join(values[:6])])
     sweeps = sorted({run.sweep for run in runs if run.sweep})

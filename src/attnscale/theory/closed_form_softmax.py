@@ -62,11 +62,6 @@ def entropy_small_beta(n: int, beta: float) -> float:
     return math.log(n) - (n - 1) / n * beta**2 / 2
 
 
-def entropy_limit(n: int, beta: float) -> float:
-    """Return the leading entropy for n → ∞, in nats: ln n − β²/2, or 0 from β_c on."""
-    return max(math.log(n) - beta**2 / 2, 0.0)
-
-
 def concentration_small_beta(n: int, beta: float) -> float:
     """Return E Σp² ≈ e^{β²}/n of n Gaussian logits, for ``beta`` below half of β_c."""
     return math.exp(beta**2) / n

@@ -49,14 +49,23 @@ class InitialStd:
     predicted: float
 
 
-def _autoencoder(attention: AttentionMaker, init: str, norm: str, d_k: int) -> nn.Module:
+def autoencoder(
+    attention: AttentionMaker,
+    init: str,
+    norm: str,
+    d_k: int,
+    *,
+    d_model: int = 64,
+    n_layers: int = 3,
+) -> nn.Module:
+    """Return an untrained autoencoder of two heads, with residuals where it has norms."""
     return AttentionAutoencoder(
         attention=attention,
-        d_model=64,
+        d_model=d_model,
         d_k=d_k,
-        d_v=32,
+        d_v=d_model // 2,
         n_heads=2,
-        n_layers=3,
+        n_layers=n_layers,
         residual=norm != "none",
         norm=norm,
         feed_forward=None,
@@ -150,8 +159,8 @@ def initial_stds(*, scale: str = "sqrt", d_k: int = 64, seeds: int, seed: int) -
         seed: The first of them.
     """
     builders = (
-        ("autoencoder, no norm", _autoencoder, "none"),
-        ("autoencoder, pre-norm", _autoencoder, "pre"),
+        ("autoencoder, no norm", autoencoder, "none"),
+        ("autoencoder, pre-norm", autoencoder, "pre"),
         ("Transformer, pre-norm", _transformer, "pre"),
         ("Transformer, post-norm", _transformer, "post"),
     )

@@ -13,7 +13,6 @@ functions. Units: entropies in nats, logits and weights without unit.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -32,33 +31,21 @@ _LOGITS_PER_CHUNK = 250_000
 _COMPONENTS_PER_CHUNK = 1_500_000
 
 
-class InitCase(NamedTuple):
-    """A model at initialisation and the deviation of its logits.
-
-    Attributes:
-        name: Scale mode, init and d_k.
-        beta: Deviation of the logits within a row.
-    """
-
-    name: str
-    beta: float
-
-
-INIT_CASES = (
-    InitCase("inverse, unit, d_k=64", 1 / 8),
-    InitCase("sqrt, torch", 1 / 3),
-    InitCase("cosine 9.1, d_k=512", 9.1 / math.sqrt(512)),
-    InitCase("sqrt, gain 1/√2", 1 / 2),
-    InitCase("sqrt, unit", 1.0),
-    InitCase("cosine 9.1, d_k=64", 9.1 / 8),
-    InitCase("none, torch, d_k=64", 8 / 3),
-    InitCase("none, gain 1/√2, d_k=64", 4.0),
-    InitCase("none, torch, d_k=512", math.sqrt(512) / 3),
-    InitCase("none, unit, d_k=64", 8.0),
-    InitCase("none, gain 1/√2, d_k=512", math.sqrt(512) / 2),
-    InitCase("none, unit, d_k=512", math.sqrt(512)),
-)
-"""β = c √d_k σ_q σ_k of usual inits; gain 1/√2 is fairseq's Xavier init, Var W = 1/(2 fan_in)."""
+INIT_CASES = {
+    "inverse, unit, d_k=64": 1 / 8,
+    "sqrt, torch": 1 / 3,
+    "cosine 9.1, d_k=512": 9.1 / math.sqrt(512),
+    "sqrt, gain 1/√2": 1 / 2,
+    "sqrt, unit": 1.0,
+    "cosine 9.1, d_k=64": 9.1 / 8,
+    "none, torch, d_k=64": 8 / 3,
+    "none, gain 1/√2, d_k=64": 4.0,
+    "none, torch, d_k=512": math.sqrt(512) / 3,
+    "none, unit, d_k=64": 8.0,
+    "none, gain 1/√2, d_k=512": math.sqrt(512) / 2,
+    "none, unit, d_k=512": math.sqrt(512),
+}
+"""Usual inits and β = c √d_k σ_q σ_k; gain 1/√2 is fairseq's Xavier init, Var W = 1/(2 fan_in)."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +145,7 @@ def init_table(*, n: int, draws: int, seed: int) -> list[SoftmaxRow]:
     ``n=14, draws=60_000`` is the table of ``docs/theory.md``; 14 is about the mean length of a
     Multi30k sentence. Arguments as :func:`softmax_statistics`.
     """
-    return softmax_statistics([case.beta for case in INIT_CASES], n, draws=draws, seed=seed)
+    return softmax_statistics(list(INIT_CASES.values()), n, draws=draws, seed=seed)
 
 
 def gradient_statistics(

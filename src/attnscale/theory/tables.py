@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from attnscale.attention.stats import LIVE_FROM
 from attnscale.model.layers import INITS
 from attnscale.theory import closed_form as exact
 from attnscale.theory import closed_form_softmax as softmax
+from attnscale.theory.draws import seeded
 from attnscale.theory.simulate import Growth, Setting, score_variance
-from attnscale.theory.simulate_logits import score_histogram, score_rows
+from attnscale.theory.simulate_logits import attended, density_of, draw_logits
 from attnscale.theory.simulate_softmax import (
     INIT_CASES,
     SATURATED_ABOVE,
@@ -86,13 +88,11 @@ def histograms(*, draws: int, seed: int) -> tuple[Rows, Rows]:
             factor = d_k**-0.5 if scale == "sqrt" else 1.0
             spread = 4.5 * math.sqrt(d_k) * factor
             edges = np.linspace(-spread, spread, 46)
-            histogram = score_histogram(d_k, scale, edges=edges.tolist(), draws=draws, seed=seed)
-            for low, high, density in zip(
-                histogram.edges, histogram.edges[1:], histogram.density, strict=False
-            ):
-                bars.append(
-                    {"scale": scale, "d_k": d_k, "low": low, "high": high, "density": density}
-                )
+            density = density_of(draw_logits(d_k, scale, draws=draws, seed=seed), edges.tolist())
+            bars += [
+                {"scale": scale, "d_k": d_k, "low": low, "high": high, "density": value}
+                for (low, high), value in zip(pairwise(edges.tolist()), density, strict=True)
+            ]
             x = np.linspace(-spread, spread, 91)
             exactly = exact.logit_density(x, d_k, factor)
             normal = exact.normal_density(x, math.sqrt(d_k) * factor)
@@ -106,10 +106,15 @@ def histograms(*, draws: int, seed: int) -> tuple[Rows, Rows]:
 
 def one_row(*, seed: int) -> Rows:
     """Return ten scores at d_k = 128 as logits and weights, scaled and not."""
+    with seeded(seed), torch.no_grad():
+        q, k = torch.randn(1, 128), torch.randn(1, 10, 128)
+        taps = {scale: attended(q, k, scale) for scale in ("sqrt", "none")}
     return [
-        {"scale": str(row.scale), "key": key, "logit": logit, "weight": weight}
-        for row in score_rows(("sqrt", "none"), d_k=128, n_keys=10, seed=seed)
-        for key, (logit, weight) in enumerate(zip(row.logits, row.weights, strict=True), start=1)
+        {"scale": scale, "key": key, "logit": logit, "weight": weight}
+        for scale, tap in taps.items()
+        for key, (logit, weight) in enumerate(
+            zip(tap.logits().flatten().tolist(), tap.weights().flatten().tolist(), strict=True), 1
+        )
     ]
 
 
@@ -217,7 +222,7 @@ def first_table(*, draws: int, seed: int) -> tuple[Sequence[str], list[list[Any]
     columns = ("case", "β", "H ÷ ln n", "largest weight", "1 ÷ Σp²", "‖J‖", "β·rms‖J‖", "p > 0.9")
     rows = [
         [
-            case.name,
+            case,
             row.beta,
             *(
                 getattr(row, key).value
