@@ -85,7 +85,7 @@ def test_what_is_collected(collected: Evidence) -> None:
     wanted = 1 / (1 + math.exp(-0.5) + math.exp(-1.5))
     assert (low, high) == pytest.approx((wanted, wanted))
     assert tenfold == pytest.approx(1 / (1 + math.exp(-5) + math.exp(-15)))
-    assert e.initial_deviations == [("unit", near(1.0))]
+    assert e.initial_stds == [("unit", near(1.0))]
     assert e.growth_at_start == near(0.5), "not the growth within rows"
     # The keys lose their lengths, which are not 1; the division by √d_k stays.
     assert all(0.8 < x.value < 0.9 for _, x in e.reformer)
@@ -95,8 +95,8 @@ def test_what_is_collected(collected: Evidence) -> None:
     assert folding["Adafactor"] < 1e-6
     assert min(folding["Adam"], folding["SGD"]) > 1e-3
     assert e.adam_difference > 1e-3
-    assert [d_k for d_k, _ in e.cosine_deviations] == [64, 512]
-    for d_k, found in e.cosine_deviations:
+    assert [d_k for d_k, _ in e.cosine_stds] == [64, 512]
+    for d_k, found in e.cosine_stds:
         # The mean of deviations of 14 is smaller than their root mean square, by a quarter of 2/13.
         assert found.value == pytest.approx(10 / d_k**0.5, rel=0.05)
     normed, scaled = e.row_spread

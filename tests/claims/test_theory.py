@@ -28,9 +28,9 @@ TURNED: dict[int, list[tuple[str, Change]]] = {
         (FAILS, {"gradient_ratios": [(16, near(0.99), near(0.9))]}),
     ],
     4: [
-        (FAILS, {"initial_deviations": [("torch", near(0.33)), ("kaiming", near(2.0))]}),
-        (HOLDS, {"initial_deviations": [("torch", near(0.96)), ("unit", near(1.04))]}),
-        (DEPENDS, {"initial_deviations": [("torch", near(0.33)), ("unit", near(1.0))]}),
+        (FAILS, {"initial_stds": [("torch", near(0.33)), ("kaiming", near(2.0))]}),
+        (HOLDS, {"initial_stds": [("torch", near(0.96)), ("unit", near(1.04))]}),
+        (DEPENDS, {"initial_stds": [("torch", near(0.33)), ("unit", near(1.0))]}),
     ],
     5: [
         (HOLDS, {"growth_at_start": near(0.51)}),
@@ -50,9 +50,9 @@ TURNED: dict[int, list[tuple[str, Change]]] = {
         (DEPENDS, {"folding": [("Adam", 0.1), ("Adafactor", 1e-9)]}),
     ],
     10: [
-        (FAILS, {"cosine_deviations": [(64, near(1.25)), (512, near(0.44))]}),
-        (FAILS, {"cosine_deviations": [(64, near(0.44)), (512, near(1.25))]}),
-        (HOLDS, {"cosine_deviations": [(64, near(1.25)), (512, near(1.26))]}),
+        (FAILS, {"cosine_stds": [(64, near(1.25)), (512, near(0.44))]}),
+        (FAILS, {"cosine_stds": [(64, near(0.44)), (512, near(1.25))]}),
+        (HOLDS, {"cosine_stds": [(64, near(1.25)), (512, near(1.26))]}),
     ],
     11: [
         (FAILS, {"row_spread": (near(0.0), near(1.0))}),

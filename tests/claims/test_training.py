@@ -327,10 +327,7 @@ def test_what_was_not_run_is_open_and_says_how_to_run_it() -> None:
     assert settled({}, folding=[("Adam", 0.1)])[8].verdict == FAILS
     # Claims that need no training are what theory says.
     assert [found[n].verdict for n in (1, 3, 4, 7, 17)] == [FAILS, FAILS, DEPENDS, FAILS, FAILS]
-    assert (
-        settled({}, cosine_deviations=[(64, EVIDENCE.cosine_deviations[0][1])] * 2)[10].verdict
-        == HOLDS
-    )
+    assert settled({}, cosine_stds=[(64, EVIDENCE.cosine_stds[0][1])] * 2)[10].verdict == HOLDS
 
 
 def test_theory_and_trainingtogether() -> None:

@@ -39,9 +39,11 @@ class Plant:
         named = {KEYS.get(key, key): value for key, value in pairs}
         more = {key.replace("__", "."): value for key, value in parameters.items()}
         figures = {**({} if loss is None else {"val/best_loss": loss}), **(metrics or {})}
-        told = {"diverged": "true", "diverged.metric": reason} if outcome == "diverged" else {}
+        tags_of_end = (
+            {"diverged": "true", "diverged.metric": reason} if outcome == "diverged" else {}
+        )
         if outcome in ("failed", "killed"):
-            told = {"error": reason}
+            tags_of_end = {"error": reason}
         self.made += 1
         run = Run(
             run_id=f"id{self.made}",
@@ -51,7 +53,7 @@ class Plant:
             metrics=figures,
             recorded=frozenset(figures),
             curves=defaultdict(list),
-            tags={**told, **(tags or {})},
+            tags={**tags_of_end, **(tags or {})},
         )
         assert run.outcome == outcome
         return run

@@ -35,13 +35,13 @@ class Evidence:
         largest_of_shifted: Smallest and largest of the largest weights of :data:`SHIFTED`, and the
             largest weight of ten times the first.
         gradient_ratios: (d_k, rms gradient of q none ÷ sqrt, live rows of none).
-        initial_deviations: (initialisation, std of the logits under sqrt), real models.
+        initial_stds: (initialisation, std of the logits under sqrt), real models.
         growth_at_start: Exponent of the scores' deviation over d_k, independent q and k.
         reformer: (d_k, deviation within rows of Reformer's logits ÷ that of q·k/√d_k).
         reparametrised: Largest difference of outputs.
         folding: (optimizer, largest relative difference of loss between folded and sqrt).
         adam_difference: The same between none and sqrt under Adam.
-        cosine_deviations: (d_k, deviation of the logits of cosine_fixed).
+        cosine_stds: (d_k, deviation of the logits of cosine_fixed).
         row_spread: Deviation over rows of the rows' deviation: score_layernorm, sqrt.
         subtracting: Largest change of a weight by a row constant.
         finite: (number format, share of finite outputs).
@@ -50,13 +50,13 @@ class Evidence:
 
     largest_of_shifted: tuple[float, float, float]
     gradient_ratios: Sequence[tuple[int, Estimate, Estimate]]
-    initial_deviations: Sequence[tuple[str, Estimate]]
+    initial_stds: Sequence[tuple[str, Estimate]]
     growth_at_start: Estimate
     reformer: Sequence[tuple[int, Estimate]]
     reparametrised: float
     folding: Sequence[tuple[str, float]]
     adam_difference: float
-    cosine_deviations: Sequence[tuple[int, Estimate]]
+    cosine_stds: Sequence[tuple[int, Estimate]]
     row_spread: tuple[Estimate, Estimate]
     subtracting: float
     finite: Sequence[tuple[str, float]]
@@ -231,7 +231,7 @@ def collect(
             largest_of([10 * value for value in SHIFTED[0]]),
         ),
         gradient_ratios=_gradient_ratios(seed),
-        initial_deviations=initial,
+        initial_stds=initial,
         growth_at_start=next(fit.exponent for fit in growth if fit.variance == "row"),
         reformer=reformer_ratios(seed),
         reparametrised=_reparametrised(64, seed),
@@ -239,7 +239,7 @@ def collect(
             (rule, _difference(curves["folded", rule], curves["sqrt", rule])) for rule in OPTIMIZERS
         ],
         adam_difference=_difference(unscaled, curves["sqrt", "Adam"]),
-        cosine_deviations=_cosine(seed),
+        cosine_stds=_cosine(seed),
         row_spread=_row_spread(seed),
         subtracting=_subtracting(seed),
         finite=_finite(seed),

@@ -26,8 +26,8 @@ def gradients(e: Evidence) -> Judgement:
 
 def unit_deviation(e: Evidence) -> Judgement:
     """Say whether the logits of untrained models have standard deviation 1."""
-    near = [0.95 <= x.value <= 1.05 for _, x in e.initial_deviations]
-    text = "; ".join(f"{name} {between(x)}" for name, x in e.initial_deviations)
+    near = [0.95 <= x.value <= 1.05 for _, x in e.initial_stds]
+    text = "; ".join(f"{name} {between(x)}" for name, x in e.initial_stds)
     return Judgement(verdict_of(*near), f"deviation under sqrt: {text}")
 
 
@@ -66,7 +66,7 @@ def folding(e: Evidence) -> Judgement:
 
 def cosine(e: Evidence) -> Judgement:
     """Say whether normalised q and k give the same spread at two sizes."""
-    (small, a), (large, b) = e.cosine_deviations
+    (small, a), (large, b) = e.cosine_stds
     same = max(a.low, b.low) <= min(a.high, b.high)
     return Judgement(
         verdict_of(same),

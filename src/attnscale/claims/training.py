@@ -16,7 +16,7 @@ HALVED = 0.5
 """A run converged if its best validation loss is below this share of its first training loss."""
 
 
-def _told(difference: Difference) -> str:
+def _words(difference: Difference) -> str:
     return in_words(difference) + (" (one seed)" if difference.interval is None else "")
 
 
@@ -45,7 +45,7 @@ def convergence(results: Results) -> Judgement:
                 "no rate without a diverged run"
                 if usual is None
                 else f"{mean_loss(usual.runs):.3g}, difference "
-                f"{_told(compare(best.losses, usual.losses))}"
+                f"{_words(compare(best.losses, usual.losses))}"
             )
             parts.append(
                 f"{name}, d_k={d_k}: best loss none {mean_loss(best.runs):.3g} from "
@@ -76,7 +76,7 @@ def speed(results: Results) -> Judgement:
             better = difference.better
             findings.append(OPEN if better is None else FAILS if better else HOLDS)
             parts.append(
-                f"{name}, d_k={d_k}: test loss none − sqrt {_told(difference)}; steps to a common "
+                f"{name}, d_k={d_k}: test loss none − sqrt {_words(difference)}; steps to a common "
                 f"validation loss {steps[0]:.0f} and {steps[1]:.0f}"
             )
     return Judgement(together(findings), "; ".join(parts))
@@ -100,7 +100,7 @@ def against(
                 findings.append(
                     OPEN if better is None else claim_if_better if better else claim_if_worse
                 )
-                parts.append(f"{scale} − {reference} {_told(difference)}")
+                parts.append(f"{scale} − {reference} {_words(difference)}")
             parts += [f"{s}: diverged" for s, best in sorted(bests.items()) if best is None]
         return Judgement(together(findings), "best validation loss, " + "; ".join(parts))
 
@@ -118,7 +118,7 @@ def unit_variance(results: Results) -> Judgement:
     others = {s: b.losses for s, b in sorted(bests.items(), key=lambda x: float(x[0])) if b}
     differences = compare_all(base.losses, others)
     times = {s: f"{float(s) * math.sqrt(runs[0].d_k):.4g}/√d_k" for s in bests}
-    parts = [f"{times[s]} − 1/√d_k: {_told(difference)}" for s, difference in differences.items()]
+    parts = [f"{times[s]} − 1/√d_k: {_words(difference)}" for s, difference in differences.items()]
     parts += [f"{times[s]}: diverged" for s in sorted(bests, key=float) if bests[s] is None]
     # A single seed says nothing; a factor whose runs diverge is not as good.
     as_good = [d.better is not False for d in differences.values() if d.interval is not None]
@@ -140,7 +140,7 @@ def width(results: Results) -> Judgement:
     )
     clear = [difference.better is not None for difference in differences.values()]
     parts = [
-        f"d_k={d} − d_k={smallest}: {_told(difference)}" for d, difference in differences.items()
+        f"d_k={d} − d_k={smallest}: {_words(difference)}" for d, difference in differences.items()
     ]
     return Judgement(FAILS if any(clear) else OPEN, "; ".join(parts))
 
@@ -158,7 +158,7 @@ def initialisation(results: Results) -> Judgement:
         gaps[variant] = mean_loss(none.runs) / mean_loss(sqrt.runs)
         parts.append(
             f"{variant}: none ÷ sqrt {gaps[variant]:.3g}, "
-            f"difference {_told(compare(none.losses, sqrt.losses))}"
+            f"difference {_words(compare(none.losses, sqrt.losses))}"
         )
     plain = [gap for variant, gap in gaps.items() if variant.endswith("norm=none")]
     normed = [gap for variant, gap in gaps.items() if variant.endswith("norm=pre")]

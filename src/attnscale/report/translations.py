@@ -44,13 +44,15 @@ def section(comparisons: Sequence[Comparison], history: History, folder: Path) -
         runs = _shared(comparison)
         if runs is None:
             continue
-        ours, theirs = (read(history, run, folder) for run in runs)
-        if not ours or [line["source"] for line in ours] != [line["source"] for line in theirs]:
+        lines, reference_lines = (read(history, run, folder) for run in runs)
+        if not lines or [line["source"] for line in lines] != [
+            line["source"] for line in reference_lines
+        ]:
             continue
         difference = paired_bootstrap_bleu(
-            [line["translation"] for line in ours],
-            [line["translation"] for line in theirs],
-            [line["reference"] for line in ours],
+            [line["translation"] for line in lines],
+            [line["translation"] for line in reference_lines],
+            [line["reference"] for line in lines],
             lowercase=runs[0].parameters.get("data.lowercase") == "true",
         )
         interval = difference.interval
@@ -68,7 +70,7 @@ def section(comparisons: Sequence[Comparison], history: History, folder: Path) -
         )
         differing = [
             [comparison.setting.label, a["source"], a["reference"], a["translation"], b]
-            for a, b in zip(ours, (line["translation"] for line in theirs), strict=True)
+            for a, b in zip(lines, (line["translation"] for line in reference_lines), strict=True)
             if a["translation"] != b
         ]
         examples += differing[:EXAMPLES]

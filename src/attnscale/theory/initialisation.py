@@ -28,6 +28,7 @@ from attnscale.theory.draws import mean_of, seeded
 
 PADDING = 0
 VOCABULARY = 200
+BATCH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +112,13 @@ def _numbers(texts: list[str]) -> Tensor:
     return tokens
 
 
+def _batches(count: int, seed: int) -> list[tuple[Tensor, Tensor]]:
+    """Return batches of sixteen sentences of the grammar, source and target."""
+    sides = zip(*draw_pairs(BATCH * count, seed), strict=True)
+    sources, targets = (_numbers(list(side)).chunk(count) for side in sides)
+    return list(zip(sources, targets, strict=True))
+
+
 def _observe(model: nn.Module, batch: tuple[Tensor, ...]) -> Iterator[tuple[str, float, float]]:
     taps: list[tuple[str, Attended]] = []
     with torch.no_grad(), tapped(model, lambda path, attended: taps.append((path, attended))):
@@ -132,17 +140,14 @@ def mode_std(scale: str, options: Mapping[str, float], *, seeds: int, seed: int)
         seeds: Models, at least 2.
         seed: The first of them.
     """
-    sources, targets = zip(*draw_pairs(16 * seeds, seed), strict=True)
-    sides = [_numbers(list(side)) for side in (sources, targets)]
-    lengths = (sides[0] != PADDING).sum(dim=-1).double()
+    batches = _batches(seeds, seed)
+    lengths = torch.cat([(source != PADDING).sum(dim=-1) for source, _ in batches]).double()
     statistics = {"length_p97_5": float(lengths.quantile(0.975))}
     attention = partial(MultiHeadAttention, scale=choose_scale(scale, options, statistics))
     stds = []
-    for number in range(seeds):
+    for number, batch in enumerate(batches):
         with seeded(seed + number):
             model = _transformer(attention, "torch", "pre", 64)
-        part = slice(16 * number, 16 * (number + 1))
-        batch = (sides[0][part], sides[1][part])
         path, std, _ = next(_observe(model, batch))
         assert path == "encoder.0.self"
         stds.append(std)
@@ -164,19 +169,16 @@ def initial_stds(*, scale: str = "sqrt", d_k: int = 64, seeds: int, seed: int) -
         ("Transformer, pre-norm", _transformer, "pre"),
         ("Transformer, post-norm", _transformer, "post"),
     )
-    sources, targets = zip(*draw_pairs(16 * seeds, seed), strict=True)
-    sentences = [_numbers(list(side)) for side in (sources, targets)]
+    sentences = _batches(seeds, seed)
     cases = []
     for name, build, norm in builders:
         for init in INITS:
             values: dict[str, list[tuple[float, float]]] = {}
-            for number in range(seeds):
+            for number, pair in enumerate(sentences):
                 with seeded(seed + number):
                     model = build(partial(MultiHeadAttention, scale=scale), init, norm, d_k)
-                    batch: tuple[Tensor, ...] = (torch.randn(16, 8, 64),)
-                if build is _transformer:
-                    part = slice(16 * number, 16 * (number + 1))
-                    batch = (sentences[0][part], sentences[1][part])
+                    vectors = torch.randn(BATCH, 8, 64)
+                batch = pair if build is _transformer else (vectors,)
                 for path, std, predicted in _observe(model, batch):
                     values.setdefault(path, []).append((std, predicted))
             for path, pairs in values.items():
