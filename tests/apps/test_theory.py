@@ -11,7 +11,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from attnscale.attention import SCALES
-from attnscale.theory.claims import CLAIMS
+from attnscale.claims.list import CLAIMS
 
 pytestmark = pytest.mark.slow
 

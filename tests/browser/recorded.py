@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscale.report.runs import Asked, Run, find_runs
+from attnscale.analysis.runs import Asked, Run, find_runs
 from attnscale.tracking.history import History
 from attnscale.tracking.record import FAILED, FINISHED, Record
 from attnscale.tracking.store import find_store

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from attnscale.analysis.comparison import verdict
+from attnscale.analysis.settings import make_grid
 from attnscale.report.answer import compare_settings, make_answer
-from attnscale.report.settings import make_grid
-from attnscale.report.statistics import verdict
 
 SQRT = (0.50, 0.52, 0.47, 0.51, 0.49)
 NOISE = (0.03, -0.02, 0.01, -0.01, -0.015)
@@ -154,7 +154,7 @@ def test_one_seed_on_one_side_does_not_count_in_the_family(plant: Any) -> None:
 def test_a_setting_that_diverged_once_is_never_best_nor_compared(plant: Any) -> None:
     runs = [
         *plant.runs({"scale=sqrt": SQRT, "scale=none": (0.01, 0.02, 0.01, 0.02)}),
-        plant.run("scale=none", 4, None, state="diverged"),
+        plant.run("scale=none", 4, None, outcome="diverged"),
     ]
     answer = make_answer(make_grid(runs))
     assert answer.best is not None
@@ -165,7 +165,7 @@ def test_a_setting_that_diverged_once_is_never_best_nor_compared(plant: Any) -> 
         "1 of 10 runs diverged and cannot be best: scale=none (1).",
     )
     # Where no setting is free of them, that is not the same as nothing to show.
-    runs.append(plant.run("scale=sqrt", 6, None, state="diverged"))
+    runs.append(plant.run("scale=sqrt", 6, None, outcome="diverged"))
     answer = make_answer(make_grid(runs))
     assert answer.best is None
     assert answer.sentences == (
@@ -177,10 +177,10 @@ def test_a_setting_that_diverged_once_is_never_best_nor_compared(plant: Any) -> 
 def test_what_has_no_result_is_named(plant: Any) -> None:
     runs = [
         *plant.runs({"scale=sqrt d_k=8": SQRT, "scale=none d_k=8": shifted(0.1)}),
-        plant.run("scale=sqrt d_k=64", 0, None, state="failed"),
-        plant.run("scale=sqrt d_k=64", 1, None, state="failed"),
-        plant.run("scale=none d_k=8", 7, 0.0, state="killed"),
-        plant.run("scale=sqrt d_k=8", 8, 0.0, state="running"),
+        plant.run("scale=sqrt d_k=64", 0, None, outcome="failed"),
+        plant.run("scale=sqrt d_k=64", 1, None, outcome="failed"),
+        plant.run("scale=none d_k=8", 7, 0.0, outcome="killed"),
+        plant.run("scale=sqrt d_k=8", 8, 0.0, outcome="running"),
     ]
     answer = make_answer(make_grid(runs))
     assert answer.sentences[2:] == (
@@ -195,7 +195,7 @@ def test_what_has_no_result_is_named(plant: Any) -> None:
 
 @pytest.mark.parametrize("state", ["diverged", "failed", "killed", "running"])
 def test_no_result_at_all(plant: Any, state: str) -> None:
-    runs = [plant.run(f"scale={s}", loss=None, state=state) for s in ("sqrt", "none")]
+    runs = [plant.run(f"scale={s}", loss=None, outcome=state) for s in ("sqrt", "none")]
     answer = make_answer(make_grid(runs))
     assert answer.best is None
     assert answer.headline is None
@@ -212,7 +212,7 @@ def test_no_runs() -> None:
 def test_half_a_sweep(plant: Any) -> None:
     runs = [
         *plant.runs({"scale=sqrt": (0.5, 0.7)}),
-        plant.run("scale=none", 0, None, state="running"),
+        plant.run("scale=none", 0, None, outcome="running"),
     ]
     answer = make_answer(make_grid(runs))
     assert answer.sentences == (
@@ -223,7 +223,7 @@ def test_half_a_sweep(plant: Any) -> None:
 
 
 def test_long_lists_are_cut(plant: Any) -> None:
-    runs = [plant.run(f"d_k={size}", loss=None, state="failed") for size in range(9)]
+    runs = [plant.run(f"d_k={size}", loss=None, outcome="failed") for size in range(9)]
     (_, line) = make_answer(make_grid(runs)).sentences
     assert line.startswith("9 of 9 runs failed: d_k=0 (1), ")
     assert line.endswith("d_k=5 (1), ….")
@@ -238,6 +238,7 @@ def test_noise_is_seldom_called_a_finding(plant: Any) -> None:
     figures = [run.metrics for setting in grid.settings for run in setting.runs]
     for _ in range(draws):
         for mine, loss in zip(figures, rng.normal(0.5, 0.02, len(figures)), strict=True):
+            assert isinstance(mine, dict)
             mine["val/best_loss"] = float(loss)
         differences = [c.difference for c in compare_settings(grid)]
         assert len(differences) == 4

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from attnscale.analysis.curves import MAX_POINTS
+from attnscale.analysis.settings import make_grid
 from attnscale.report.mechanism import (
     growth_ends,
     growth_rows,
@@ -12,8 +14,6 @@ from attnscale.report.mechanism import (
     rate_rows,
     statistic_rows,
 )
-from attnscale.report.series import Curves
-from attnscale.report.settings import make_grid
 
 PATHS = ["encoder.0.self", "decoder.0.cross"]
 
@@ -51,7 +51,7 @@ def test_growth_exponents_of_planted_power_laws(plant: Any, history: Any) -> Non
         power = 1.0 if scale == "none" and step == 100 else 0.5
         return float(3.0 * size**power)
 
-    rows = growth_rows(make_grid(grown(plant, history, law)), Curves(history), PATHS)
+    rows = growth_rows(make_grid(grown(plant, history, law)), PATHS, MAX_POINTS)
     assert len(rows) == 2 * 2 * 3
     found = {(row["group"], row["path"], row["step"]): row for row in rows}
     for path in PATHS:
@@ -78,10 +78,10 @@ def test_growth_needs_two_sizes_and_steps_in_common(plant: Any, history: Any) ->
         return float(size)
 
     runs = grown(plant, history, law, sizes=(16,))
-    assert growth_rows(make_grid(runs), Curves(history), PATHS) == []
+    assert growth_rows(make_grid(runs), PATHS, MAX_POINTS) == []
     runs = grown(plant, history, law, sizes=(16, 64), scales=("sqrt",))
     history.plant(runs[0], f"attention/{PATHS[0]}/score_std_row", {0: 16.0, 33: 16.0})
-    rows = growth_rows(make_grid(runs), Curves(history), PATHS[:1])
+    rows = growth_rows(make_grid(runs), PATHS[:1], MAX_POINTS)
     assert [(row["group"], row["step"]) for row in rows] == [("all", 0)]
     # One row is a start and an end.
     assert len(growth_ends(rows)) == 1
@@ -92,16 +92,16 @@ def test_only_finished_runs_and_positive_deviations_are_fitted(plant: Any, histo
         return float(size) if step else 0.0
 
     runs = grown(plant, history, law, sizes=(16, 64), scales=("sqrt",))
-    bad = plant.run("scale=sqrt d_k=64", 9, state="diverged", metrics=runs[0].metrics)
+    bad = plant.run("scale=sqrt d_k=64", 9, outcome="diverged", metrics=runs[0].metrics)
     history.plant(bad, f"attention/{PATHS[0]}/score_std_row", {50: 1e9, 100: 1e9})
-    rows = growth_rows(make_grid([*runs, bad]), Curves(history), PATHS[:1])
+    rows = growth_rows(make_grid([*runs, bad]), PATHS[:1], MAX_POINTS)
     assert [row["step"] for row in rows] == [50, 100]
     assert [row["exponent"] for row in rows] == pytest.approx([1.0, 1.0])
 
 
 def test_two_points_have_no_interval(plant: Any, history: Any) -> None:
     runs = grown(plant, history, lambda *_: 2.0, sizes=(16, 64), scales=("sqrt",))[::2]
-    rows = growth_rows(make_grid(runs), Curves(history), PATHS[:1])
+    rows = growth_rows(make_grid(runs), PATHS[:1], MAX_POINTS)
     assert {(row["exponent"], row["low"], row["high"], row["n"]) for row in rows} == {
         (0.0, None, None, 2)
     }
@@ -124,7 +124,7 @@ def test_statistics_of_each_attention(plant: Any, history: Any) -> None:
     run = plant.run(metrics={key: 1.0 for path in PATHS for key in keys(path)})
     history.plant(run, f"attention/{PATHS[0]}/entropy_norm", {0: 0.9, 10: 0.8})
     history.plant(run, f"attention/{PATHS[1]}/logit_std_row", {0: 1.5})
-    rows = statistic_rows(make_grid([run]), Curves(history), PATHS)
+    rows = statistic_rows(make_grid([run]), PATHS, MAX_POINTS)
     shown = [(row["path"], row["statistic"], row["step"], row["value"]) for row in rows]
     assert shown == [
         (PATHS[0], "entropy ÷ ln n", 0, 0.9),
@@ -136,7 +136,7 @@ def test_statistics_of_each_attention(plant: Any, history: Any) -> None:
 def test_loss_over_a_swept_number(plant: Any) -> None:
     runs = [
         *plant.runs({"scale=sqrt lr=1e-3": (0.5, 0.75), "scale=sqrt lr=0.01": (0.25,)}),
-        plant.run("scale=sqrt lr=1", 0, None, state="diverged"),
+        plant.run("scale=sqrt lr=1", 0, None, outcome="diverged"),
         *plant.runs({"scale=none lr=1e-3": (0.125,)}),
     ]
     rows = rate_rows(make_grid(runs), "optimizer.lr")

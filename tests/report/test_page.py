@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from attnscale.analysis.runs import Asked
+from attnscale.analysis.settings import make_grid
 from attnscale.report.page import Report, make_report, shown_settings
-from attnscale.report.runs import Asked
-from attnscale.report.settings import make_grid
 from attnscale.sweep.report import write
 from attnscale.tracking.history import History
 from attnscale.tracking.record import FAILED, FINISHED, Record
@@ -252,7 +252,7 @@ def test_a_page_of_what_there_is_so_far(
     plant: Any, history: History, tmp_path: Path, states: tuple[str, ...]
 ) -> None:
     runs = [
-        plant.run(f"scale={scale} lr=0.1", loss=0.5 if state == "finished" else None, state=state)
+        plant.run(f"scale={scale} lr=0.1", loss=0.5 if state == "finished" else None, outcome=state)
         for scale, state in zip(("sqrt", "none"), states, strict=False)
     ]
     made = make_report(runs, history, tmp_path / "r", title="Half")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from attnscale.analysis.settings import make_grid
 from attnscale.report.provenance import confounds, table, warnings
-from attnscale.report.settings import make_grid
 
 STEPS = "progress/steps"
 
@@ -56,9 +56,9 @@ def test_other_data_is_a_warning_unless_it_was_what_was_varied(plant: Any, key: 
     assert warnings(make_grid(varied)) == []
 
 
-def steps(plant: Any, given: Mapping[str, float | None], state: str = "finished") -> list[str]:
+def steps(plant: Any, given: Mapping[str, float | None], outcome: str = "finished") -> list[str]:
     runs = [
-        plant.run(f"scale={s}", metrics={} if n is None else {STEPS: n}, state=state)
+        plant.run(f"scale={s}", metrics={} if n is None else {STEPS: n}, outcome=outcome)
         for s, n in given.items()
     ]
     return warnings(make_grid(runs))
@@ -69,7 +69,7 @@ def test_unequal_lengths(plant: Any) -> None:
     assert steps(plant, {"sqrt": 1000.0, "none": 40.0, "cosine": 50.0}) == expected
     assert steps(plant, {"sqrt": 40.0, "none": 40.0, "cosine": None}) == []
     # One that was stopped is not finished, which is said elsewhere.
-    assert steps(plant, {"sqrt": 40.0, "none": 7.0}, state="killed") == []
+    assert steps(plant, {"sqrt": 40.0, "none": 7.0}, outcome="killed") == []
 
 
 def test_what_changes_together(plant: Any) -> None:

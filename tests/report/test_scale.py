@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from attnscale.analysis.runs import Asked, find_runs
 from attnscale.report.page import make_report
-from attnscale.report.runs import Asked, find_runs
 from attnscale.tracking.history import History
 from attnscale.tracking.store import Store, experiment_id, find_store, open_client, sqlite_uri
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from attnscale.analysis.settings import make_grid
 from attnscale.report.answer import make_answer
-from attnscale.report.series import Curves
-from attnscale.report.settings import make_grid
 from attnscale.report.summary import attention_mean, common_loss, failures, summary, with_spread
 
 LOSS = "val/loss"
@@ -19,7 +18,7 @@ SQRT, NONE = (0.50, 0.52, 0.48), (0.30, 0.33, 0.29)
 def table(runs: Any, history: Any) -> dict[str, dict[str, Any]]:
     """Return the table by setting's label and column."""
     grid = make_grid(runs)
-    columns, rows = summary(grid, make_answer(grid), Curves(history))
+    columns, rows = summary(grid, make_answer(grid))
     assert len(columns) == len(set(columns))
     assert all(len(row) == len(columns) for row in rows)
     labels = [setting.label for setting in grid.settings]
@@ -71,14 +70,17 @@ def test_columns_that_nobody_fills_are_left_out(plant: Any, history: Any) -> Non
 def test_outcomes_are_counted(plant: Any, history: Any) -> None:
     states = ("finished", "finished", "diverged", "failed", "killed", "running")
     runs = [
-        plant.run(seed=i, loss=0.5 if s == "finished" else None, state=s, reason=f"why {i}")
+        plant.run(seed=i, loss=0.5 if s == "finished" else None, outcome=s, reason=f"why {i}")
         for i, s in enumerate(states)
     ]
     (row,) = table(runs, history).values()
     assert row["runs"] == "2 finished, 1 diverged, 1 failed, 1 killed, 1 running"
     assert row["diverged"] == "1 of 6"
     assert [line[:4] for line in failures(make_grid(runs))] == [
-        ["all runs", i, s, f"why {i}"] for i, s in enumerate(states) if s != "finished"
+        ["all runs", 2, "diverged", "why 2 at step ?"],
+        ["all runs", 3, "failed", "why 3"],
+        ["all runs", 4, "killed", "why 4"],
+        ["all runs", 5, "running", "still running"],
     ]
     assert {line[4] for line in failures(make_grid(runs))} == {run.run_id for run in runs[2:]}
 
@@ -115,7 +117,7 @@ def test_a_setting_that_never_gets_there_has_no_steps(plant: Any, history: Any) 
 
 def test_what_diverged_sets_no_common_loss(plant: Any) -> None:
     runs = plant.runs({"scale=sqrt": (0.5,), "scale=none": (0.25,), "scale=cosine": (9.0,)})
-    runs.append(plant.run("scale=cosine", 1, None, state="diverged"))
+    runs.append(plant.run("scale=cosine", 1, None, outcome="diverged"))
     assert common_loss(make_grid(runs)) == 0.5
     # With one setting there is nothing in common.
     assert common_loss(make_grid(runs[:1])) is None
@@ -134,7 +136,7 @@ def test_statistics_are_means_over_attentions_and_finished_runs(plant: Any, hist
     runs = [
         plant.run(seed=0, metrics=metrics(0.25, 0.75)),
         plant.run(seed=1, metrics=metrics(0.5, 1.0)),
-        plant.run(seed=2, metrics=metrics(99.0, 99.0), state="diverged"),
+        plant.run(seed=2, metrics=metrics(99.0, 99.0), outcome="diverged"),
         plant.run(seed=3),
     ]
     (setting,) = make_grid(runs).settings
@@ -152,5 +154,5 @@ def test_spread_as_text(plant: Any) -> None:
 
 def test_no_runs_make_an_empty_table(history: Any) -> None:
     grid = make_grid([])
-    assert summary(grid, make_answer(grid), Curves(history)) == ([], [])
+    assert summary(grid, make_answer(grid)) == ([], [])
     assert failures(grid) == []

@@ -6,10 +6,11 @@ from itertools import pairwise
 import pytest
 import torch
 
+from attnscale.analysis.estimate import Estimate
 from attnscale.theory import closed_form, closed_form_softmax
-from attnscale.theory.estimates import Estimate, Moments, mean_of, table
+from attnscale.theory.draws import Sums, mean_of
 from attnscale.theory.simulate import Growth, Setting, score_variance
-from attnscale.theory.simulate_logits import score_histogram, score_rows
+from attnscale.theory.simulate_logits import density_of, draw_logits
 from attnscale.theory.simulate_softmax import (
     INIT_CASES,
     gradient_statistics,
@@ -53,9 +54,9 @@ def growth_of(growths: list[Growth], name: str) -> Growth:
 def test_table_at_n_14() -> None:
     rows = init_table(n=14, draws=60_000, seed=0)
     wrong = []
-    for case, row, (beta, *printed) in zip(INIT_CASES, rows, N_14, strict=True):
+    for (case, exact), row, (beta, *printed) in zip(INIT_CASES.items(), rows, N_14, strict=True):
         # The published table rounds some β up: 9.1/√512 = 0.40216 is printed as 0.403.
-        assert abs(case.beta - float(beta)) <= 1.1 * half_digit(beta) + 5e-4, (case, beta)
+        assert abs(exact - float(beta)) <= 1.1 * half_digit(beta) + 5e-4, (case, beta)
         for name, digits in zip(COLUMNS, printed, strict=True):
             estimate: Estimate = getattr(row, name)
             # Both tables are samples of 60,000 rows: √2 of one error, at 4 sigmas. A share printed
@@ -122,7 +123,7 @@ def test_projected_scores_have_the_variance_of_their_init(init: str) -> None:
     setting = Setting(kind="projected", init=init, d_model=96, n_heads=2, n_rows=32)
     rows, growths = score_variance(D_KS, setting, draws=16, seed=2)
     for row in rows:
-        sigma = closed_form.projection_deviation(init, 96, 2 * row.d_k)
+        sigma = closed_form.projection_std(init, 96, 2 * row.d_k)
         assert row.total_predicted == pytest.approx(row.d_k * sigma**4)
         for name in ("second", "total", "row"):
             close(getattr(row, name), getattr(row, f"{name}_predicted"), sigmas=5)
@@ -144,25 +145,18 @@ def test_histogram_has_the_exact_density(scale: str | float, d_k: int) -> None:
     factor = {"sqrt": d_k**-0.5, "none": 1.0}[scale] if isinstance(scale, str) else scale
     spread = factor * math.sqrt(d_k)
     edges = [spread * (i / 2 - 3) for i in range(13)]
-    drawn = score_histogram(d_k, scale, edges=edges, draws=6_000, seed=4)
-    close(drawn.variance, spread**2)
+    logits = draw_logits(d_k, scale, draws=6_000, seed=4)
+    close(mean_of((logits - logits.mean()).square()), spread**2)
+    width = spread / 2
+    density = density_of(logits, edges)
     for i, (low, high) in enumerate(pairwise(edges)):
         # Simpson's rule over the bin.
         ends_and_middle = closed_form.logit_density([low, (low + high) / 2, high], d_k, factor)
         mean = float(ends_and_middle @ [1, 4, 1]) / 6
-        assert abs(drawn.density[i] - mean) < 4.5 * drawn.density_error[i] + 2e-3 * mean
-    assert drawn.counts == score_histogram(d_k, scale, edges=edges, draws=6_000, seed=4).counts
-
-
-def test_one_row_of_ten_scores() -> None:
-    scaled, raw = score_rows(("sqrt", "none"), d_k=128, n_keys=10, seed=0)
-    assert len(scaled.logits) == 10
-    factor = math.sqrt(128)
-    assert [factor * x for x in scaled.logits] == pytest.approx(list(raw.logits), rel=1e-5)
-    for row in (scaled, raw):
-        weights = torch.tensor(row.logits).softmax(-1).tolist()
-        assert list(row.weights) == pytest.approx(weights, rel=1e-4)
-    assert max(raw.weights) > max(scaled.weights)
+        share = density[i] * width
+        error = math.sqrt(share * (1 - share) / 6_000) / width
+        assert abs(density[i] - mean) < 4.5 * error + 2e-3 * mean
+    assert torch.equal(logits, draw_logits(d_k, scale, draws=6_000, seed=4))
 
 
 def test_gradients_of_q_and_k_are_predicted() -> None:
@@ -193,16 +187,15 @@ def test_simulations_leave_the_generator_alone_and_follow_their_seed() -> None:
 
 def test_estimates() -> None:
     values = torch.randn(50, dtype=torch.float64)
-    moments = Moments()
+    sums = Sums()
     for start in range(0, 50, 7):
-        moments.add(values[start : start + 7])
-    estimate = moments.mean()
-    assert estimate == pytest.approx(mean_of(values))
+        sums.add(values[start : start + 7])
+    estimate = sums.mean()
+    whole = mean_of(values)
+    assert (estimate.value, estimate.error) == pytest.approx((whole.value, whole.error))
+    assert (estimate.low, estimate.high) == pytest.approx((whole.low, whole.high))
     assert estimate.error == pytest.approx(values.std().item() / math.sqrt(50))
     assert estimate.high - estimate.value == pytest.approx(2.00958 * estimate.error, rel=1e-5)
-    (row,) = table(softmax_statistics([1.0], 5, draws=100, seed=1))
-    assert row["beta"] == 1.0
-    assert row["live_low"] <= row["live"] <= row["live_high"]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +220,7 @@ def test_wrong_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="betas="):
         softmax_statistics([-1.0], 5, draws=10, seed=0)
     with pytest.raises(ValueError, match="edges="):
-        score_histogram(4, "sqrt", edges=[1.0, 0.0], draws=10, seed=0)
+        density_of(torch.zeros(10).double(), [1.0, 0.0])
 
 
 def test_theory_loads_no_framework() -> None:

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from attnscale.attention import SCALES, choose_scale
 from attnscale.attention.scale import all_options
 from attnscale.theory import tables
 from attnscale.theory.simulate_logits import logits_of_rows
+from attnscale.theory.simulate_softmax import softmax_statistics
 
 OPTIONS = all_options()
 ROWS = 4000
@@ -109,7 +111,11 @@ def test_shifts_are_equal_and_multiples_sharper() -> None:
 
 
 def test_sharpness_has_every_point_and_limits_that_meet_them() -> None:
-    rows, simulated = tables.sharpness(draws=2000, seed=0)
+    rows = tables.sharpness(draws=2000, seed=0)
+    betas = [2.0**power for power in np.arange(-3, 5.01, 0.5)]
+    simulated = [
+        row for n in (8, 14, 64) for row in softmax_statistics(betas, n, draws=2000, seed=0)
+    ]
     assert [(r.n, r.beta) for r in simulated[:2]] == [(8, 2**-3), (8, 2**-2.5)]
     points = [r for r in rows if r["kind"] == "simulated"]
     assert len(simulated) == 3 * 17

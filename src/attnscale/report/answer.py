@@ -6,11 +6,16 @@ interval holds 0 is noise and is called so. With one seed there is no interval, 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from attnscale.report.multiple import compare_all, holm
-from attnscale.report.settings import SCALE, Grid, Setting
-from attnscale.report.statistics import Difference, compare, verdict
+from attnscale.analysis.comparison import (
+    Difference,
+    compare,
+    compare_family,
+    verdict,
+    verdict_in_words,
+)
+from attnscale.analysis.settings import SCALE, Grid, Setting
 
 LEVEL = 0.95
 
@@ -50,8 +55,8 @@ def reference_of(setting: Setting, grid: Grid) -> Setting | None:
     """Return the setting that has ``sqrt`` and is otherwise equal, or None."""
     if SCALE not in setting.values:
         return None
-    wanted = {**setting.values, SCALE: "sqrt"}
-    return next((s for s in grid.settings if s.values == wanted and s is not setting), None)
+    values = {**setting.values, SCALE: "sqrt"}
+    return next((s for s in grid.settings if s.values == values and s is not setting), None)
 
 
 def compare_settings(grid: Grid, level: float = LEVEL) -> list[Comparison]:
@@ -63,21 +68,14 @@ def compare_settings(grid: Grid, level: float = LEVEL) -> list[Comparison]:
         and setting.sound
         and reference.sound
     ]
-    tested = [min(len(a.losses), len(b.losses)) > 1 for a, b in pairs]
-    family = max(1, sum(tested))
-    corrected = 1 - (1 - level) / family
-    found = [compare(a.losses, b.losses, corrected) for a, b in pairs]
-    known = [d.p_value for d in found if d.p_value is not None]
-    adjusted = iter(holm(known))
-    made = []
-    for (setting, reference), difference in zip(pairs, found, strict=True):
-        p_adjusted = None if difference.p_value is None else next(adjusted)
-        told_with = replace(difference, p_adjusted=p_adjusted)
-        made.append(Comparison(setting, reference, told_with))
-    return made
+    differences = compare_family([(a.losses, b.losses) for a, b in pairs], level)
+    return [
+        Comparison(setting, reference, difference)
+        for (setting, reference), difference in zip(pairs, differences, strict=True)
+    ]
 
 
-def told(comparison: Comparison, family: int, best: Setting) -> str:
+def sentence(comparison: Comparison, family: int, best: Setting) -> str:
     """Return a comparison in words; they name its setting if that is not the best one."""
     d = comparison.difference
     subject = f"Against {comparison.reference.label}"
@@ -95,37 +93,30 @@ def told(comparison: Comparison, family: int, best: Setting) -> str:
         f"{subject} the difference is {d.value:+.4g} "
         f"({100 * LEVEL:.0f} % interval {low} to {high}, {d.method}, {pairs}{many})"
     )
-    found = verdict(d)
-    if found == "within noise":
-        return f"{text}: within noise"
-    return f"{text}: {'better' if d.better else 'worse'} than chance explains"
-
-
-def _mean(setting: Setting) -> float:
-    losses = list(setting.losses.values())
-    return sum(losses) / len(losses)
+    word = verdict_in_words(d)
+    return f"{text}: {word}" if d.better is None else f"{text}: {word} than chance explains"
 
 
 def _troubles(grid: Grid) -> list[str]:
-    made = []
+    sentences = []
     words = {
         "diverged": ("diverged and cannot be best",) * 2,
         "failed": ("failed",) * 2,
         "killed": ("was killed", "were killed"),
         "running": ("is still running", "are still running"),
     }
-    total = sum(len(setting.runs) for setting in grid.settings)
-    for state, (one, several) in words.items():
-        hit = [(s.label, s.count(state)) for s in grid.settings if s.count(state)]
-        if hit:
-            where = ", ".join(f"{label} ({n})" for label, n in hit[:6])
-            more = ", …" if len(hit) > 6 else ""
-            n = sum(count for _, count in hit)
-            made.append(f"{n} of {total} runs {one if n == 1 else several}: {where}{more}.")
+    total = len(grid.runs)
+    for outcome, (one, several) in words.items():
+        counts = [(s.label, s.count(outcome)) for s in grid.settings if s.count(outcome)]
+        if counts:
+            where = ", ".join(f"{label} ({n})" for label, n in counts[:6])
+            more = ", …" if len(counts) > 6 else ""
+            n = sum(count for _, count in counts)
+            sentences.append(f"{n} of {total} runs {one if n == 1 else several}: {where}{more}.")
     if grid.missing:
         more = ", …" if len(grid.missing) > 6 else ""
-        made.append(f"No run for {', '.join(grid.missing[:6])}{more}.")
-    return made
+        sentences.append(f"No run for {', '.join(grid.missing[:6])}{more}.")
+    return sentences
 
 
 def make_answer(grid: Grid) -> Answer:
@@ -139,20 +130,20 @@ def make_answer(grid: Grid) -> Answer:
         elif any(setting.losses for setting in grid.settings):
             first = "Every setting with a result has a diverged run too: none can be called best."
         return Answer((first, *troubles), None)
-    best = min(sound, key=_mean)
+    best = min(sound, key=lambda setting: setting.mean_loss)
     seeds = len(best.losses)
     counted = "one seed" if seeds == 1 else f"{seeds} seeds"
     if len(sound) == 1:
         others = sum(1 for setting in grid.settings if setting.losses) > 1
         what = "results and no diverged run" if others else "results"
-        text = f"Only {best.label} has {what}: best validation loss {number(_mean(best))} "
+        text = f"Only {best.label} has {what}: best validation loss {number(best.mean_loss)} "
         return Answer((f"{text}({counted}).", *troubles), best)
     comparisons = compare_settings(grid)
     headline = next((c for c in comparisons if c.setting is best), None)
     estimate = best.estimate("val/best_loss")
-    spread = "" if estimate is None or estimate.spread is None else f" ± {estimate.spread:.2g}"
+    spread = "" if estimate is None or estimate.std is None else f" ± {estimate.std:.2g}"
     sentences = [
-        f"Lowest mean of the best validation loss: {best.label}, {number(_mean(best))}{spread} "
+        f"Lowest mean of the best validation loss: {best.label}, {number(best.mean_loss)}{spread} "
         f"({counted})."
     ]
     family = sum(1 for c in comparisons if c.difference.interval is not None)
@@ -160,12 +151,11 @@ def make_answer(grid: Grid) -> Answer:
         headline = _second_best(best, sound, comparisons)
     if headline is not None:
         compared = family if headline in comparisons else 1
-        sentences.append(f"{told(headline, compared, best)}.")
+        sentences.append(f"{sentence(headline, compared, best)}.")
     clear = [c for c in comparisons if c.difference.better is not None and c is not headline]
     if clear:
         listed = "; ".join(
-            f"{c.setting.label} {'better' if c.difference.better else 'worse'} "
-            f"({c.difference.value:+.3g})"
+            f"{c.setting.label} {verdict_in_words(c.difference)} ({c.difference.value:+.3g})"
             for c in clear[:6]
         )
         sentences.append(f"Also beyond noise, each against its own sqrt: {listed}.")
@@ -188,8 +178,7 @@ def _second_best(
     """
     rivals = [c for c in comparisons if c.reference is best]
     if rivals:
-        return min(rivals, key=lambda c: _mean(c.setting))
+        return min(rivals, key=lambda c: c.setting.mean_loss)
     others = [setting for setting in sound if setting is not best]
-    rival = min(others, key=_mean)
-    found = compare_all(rival.losses, {"best": best.losses}, LEVEL)["best"]
-    return Comparison(best, rival, found)
+    rival = min(others, key=lambda setting: setting.mean_loss)
+    return Comparison(best, rival, compare(best.losses, rival.losses, LEVEL))

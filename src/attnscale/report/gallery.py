@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from attnscale.analysis.runs import Run
+from attnscale.analysis.settings import Grid, Setting
 from attnscale.figures.attention import Histogram, Map, histograms, maps
 from attnscale.figures.snapshots import histograms_in, maps_in
-from attnscale.report.runs import Run
-from attnscale.report.settings import Grid, Setting
 from attnscale.tracking.history import History
 
-MOST_SETTINGS = 6
-MOST_HEADS = 4
+MAX_SETTINGS = 6
+MAX_HEADS = 4
 FOLDER = "attention"
 
 
 def _first(setting: Setting) -> Run | None:
-    return next((run for run in setting.runs if run.state in ("finished", "diverged")), None)
+    return next((run for run in setting.runs if run.outcome in ("finished", "diverged")), None)
 
 
 def _load(history: History, run: Run, path: str, folder: Path) -> dict[str, Any]:
@@ -44,9 +44,9 @@ def pictures(grid: Grid, history: History, folder: Path) -> dict[str, Any]:
         history: Where the arrays are.
         folder: Where copies may be put.
     """
-    found_maps: list[Map] = []
-    found_bars: list[Histogram] = []
-    for setting in grid.settings[:MOST_SETTINGS]:
+    all_maps: list[Map] = []
+    all_histograms: list[Histogram] = []
+    for setting in grid.settings[:MAX_SETTINGS]:
         run = _first(setting)
         files = [] if run is None else history.artifacts(run.run_id, FOLDER)
         saved = [path for path in files if path.endswith(".npz")]
@@ -55,10 +55,10 @@ def pictures(grid: Grid, history: History, folder: Path) -> dict[str, Any]:
         last = _load(history, run, saved[-1], folder)
         shown = maps_in(last, 0) if last else []
         path = shown_path(shown)
-        found_maps += [
+        all_maps += [
             Map(
                 path=f"{setting.label}: {path}",
-                weights=one.weights[:MOST_HEADS],
+                weights=one.weights[:MAX_HEADS],
                 queries=one.queries,
                 keys=one.keys,
             )
@@ -68,7 +68,7 @@ def pictures(grid: Grid, history: History, folder: Path) -> dict[str, Any]:
         for place in dict.fromkeys((saved[0], saved[-1])):
             arrays = last if place == saved[-1] else _load(history, run, place, folder)
             step = int("".join(c for c in Path(place).stem if c.isdigit()) or 0)
-            found_bars += [
+            all_histograms += [
                 Histogram(
                     path=f"{setting.label}: {one.path}",
                     when=one.when,
@@ -79,11 +79,11 @@ def pictures(grid: Grid, history: History, folder: Path) -> dict[str, Any]:
                 for one in histograms_in(arrays, f"step {step}")
                 if one.path == path
             ]
-    made: dict[str, Any] = {}
-    if found_maps:
-        made["maps"] = maps(found_maps, "Weights of one validation example under each setting")
-    if found_bars:
-        made["histograms"] = histograms(
-            found_bars, "Logits less their row's mean, under each setting"
+    specs: dict[str, Any] = {}
+    if all_maps:
+        specs["maps"] = maps(all_maps, "Weights of one validation example under each setting")
+    if all_histograms:
+        specs["histograms"] = histograms(
+            all_histograms, "Logits less their row's mean, under each setting"
         )
-    return made
+    return specs

@@ -7,10 +7,9 @@ growth exponent: slope of ln score_std_row over ln d_k, everything else equal
 from collections.abc import Sequence
 from typing import Any
 
-from attnscale.report.curves import growth_exponent
-from attnscale.report.series import Curves, rows_of, thinned
-from attnscale.report.settings import D_K, Grid, Setting, is_number
-from attnscale.report.statistics import estimate
+from attnscale.analysis.curves import growth_exponent, joined, thinned
+from attnscale.analysis.estimate import estimate
+from attnscale.analysis.settings import D_K, Grid, Setting, is_number
 
 SHOWN = {
     "entropy_norm": "entropy ÷ ln n",
@@ -18,44 +17,39 @@ SHOWN = {
     "logit_std_row": "logit std within rows",
 }
 SCORE = "score_std_row"
-MOST_PATHS = 6
-MOST_POINTS = 100
+MAX_PATHS = 6
+MAX_POINTS = 100
 """Of a line in a small panel."""
 
 
 def paths_of(grid: Grid) -> list[str]:
     """Return the attentions that the runs have statistics of, in order."""
-    found: dict[str, None] = {}
-    for setting in grid.settings:
-        for run in setting.runs:
-            for key in run.metrics:
-                if key.startswith("attention/") and key.endswith("/logit_std_row"):
-                    path = key.removeprefix("attention/").removesuffix("/logit_std_row")
-                    if "/head" not in path:
-                        found[path] = None
-    return list(found)
+    keys = (key for run in grid.runs for key in run.metrics)
+    paths = [
+        key.removeprefix("attention/").removesuffix("/logit_std_row")
+        for key in keys
+        if key.startswith("attention/") and key.endswith("/logit_std_row")
+    ]
+    return list(dict.fromkeys(path for path in paths if "/head" not in path))
 
 
-def statistic_rows(grid: Grid, curves: Curves, paths: Sequence[str]) -> list[dict[str, Any]]:
+def statistic_rows(grid: Grid, paths: Sequence[str], max_points: int) -> list[dict[str, Any]]:
     """Return points of the shown statistics: setting, path, statistic, step, value, low, high."""
-    made: list[dict[str, Any]] = []
-    for path in paths:
-        for name, label in SHOWN.items():
-            for setting in grid.settings:
-                made += [
-                    {**row, "path": path, "statistic": label}
-                    for row in rows_of(
-                        setting, f"attention/{path}/{name}", curves, most=MOST_POINTS
-                    )
-                ]
-    return made
+    limit = min(MAX_POINTS, max_points)
+    return [
+        {**row, "path": path, "statistic": label}
+        for path in paths
+        for name, label in SHOWN.items()
+        for setting in grid.settings
+        for row in joined(setting, f"attention/{path}/{name}", max_points=limit)
+    ]
 
 
 def _others(setting: Setting) -> tuple[tuple[str, str], ...]:
     return tuple((key, value) for key, value in setting.values.items() if key != D_K)
 
 
-def growth_rows(grid: Grid, curves: Curves, paths: Sequence[str]) -> list[dict[str, Any]]:
+def growth_rows(grid: Grid, paths: Sequence[str], max_points: int) -> list[dict[str, Any]]:
     """Return the growth exponent over d_k at each sampled step, by the settings' other values.
 
     Rows with ``group``, ``path``, ``step``, ``exponent``, ``low``, ``high`` (None for two sizes)
@@ -67,26 +61,26 @@ def growth_rows(grid: Grid, curves: Curves, paths: Sequence[str]) -> list[dict[s
     for setting in grid.settings:
         if is_number(setting.values[D_K]):
             groups.setdefault(_others(setting), []).append(setting)
-    made = []
+    rows = []
     for others, settings in groups.items():
         label = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in others) or "all"
         if len({setting.values[D_K] for setting in settings}) < 2:
             continue
         for path in paths:
+            metric = f"attention/{path}/{SCORE}"
             tables = [
-                (float(setting.values[D_K]), {p.step: p.value for p in curves.of(run, metric)})
+                (float(setting.values[D_K]), {p.step: p.value for p in run.curve(metric)})
                 for setting in settings
                 for run in setting.runs
-                if run.state == "finished"
-                for metric in (f"attention/{path}/{SCORE}",)
+                if run.outcome == "finished"
             ]
             common = set.intersection(*(set(t) for _, t in tables)) if tables else set()
-            for step in thinned(common, min(MOST_POINTS, curves.most)):
+            for step in thinned(common, min(MAX_POINTS, max_points)):
                 points = [(d, t[step]) for d, t in tables if t[step] > 0]
                 if len({d for d, _ in points}) < 2:
                     continue
                 fit = growth_exponent([d for d, _ in points], [v for _, v in points])
-                made.append(
+                rows.append(
                     {
                         "group": label,
                         "path": path,
@@ -97,36 +91,35 @@ def growth_rows(grid: Grid, curves: Curves, paths: Sequence[str]) -> list[dict[s
                         "n": fit.n,
                     }
                 )
-    return made
+    return rows
 
 
 def growth_ends(rows: Sequence[dict[str, Any]]) -> list[list[Any]]:
     """Return the exponents at the first and the last step: group, path, step, exponent, ends."""
-    made = []
+    ends = []
     for group, path in dict.fromkeys((row["group"], row["path"]) for row in rows):
-        mine = [row for row in rows if (row["group"], row["path"]) == (group, path)]
-        made += [
+        line = [row for row in rows if (row["group"], row["path"]) == (group, path)]
+        ends += [
             [group, path, row["step"], row["exponent"], row["low"], row["high"], row["n"]]
-            for row in ([mine[0], mine[-1]] if len(mine) > 1 else mine)
+            for row in ([line[0], line[-1]] if len(line) > 1 else line)
         ]
-    return made
+    return ends
 
 
 def rate_rows(grid: Grid, key: str) -> list[dict[str, Any]]:
     """Return loss against a numeric key: ``group`` (the other values), ``x``, mean, low, high."""
-    made = []
+    rows = []
     for setting in grid.settings:
         others = [f"{k.rpartition('.')[2]}={v}" for k, v in setting.values.items() if k != key]
         losses = list(setting.losses.values())
-        found = estimate(losses) if losses else None
-        made.append(
+        rows.append(
             {
                 "group": " ".join(others) or "all",
                 "x": float(setting.values[key]),
-                "value": None if found is None else found.mean,
-                "low": min(losses) if losses else None,
-                "high": max(losses) if losses else None,
+                "value": estimate(losses).value if losses else None,
+                "low": min(losses, default=None),
+                "high": max(losses, default=None),
                 "diverged": setting.count("diverged"),
             }
         )
-    return made
+    return rows

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attnscale.analysis.curves import MAX_POINTS
+from attnscale.analysis.runs import Run
+from attnscale.analysis.settings import Grid, make_grid
 from attnscale.figures.page import Figure, Section, Table, write_page
 from attnscale.report import provenance, translations
 from attnscale.report.answer import Answer, make_answer
 from attnscale.report.gallery import pictures
-from attnscale.report.runs import Run
 from attnscale.report.sections import curve_section, mechanism_section, swept_section
-from attnscale.report.series import MOST_POINTS, Curves
-from attnscale.report.settings import Grid, make_grid
 from attnscale.report.summary import failures, summary
 from attnscale.tracking.history import History
 
-MOST_CURVES = 24
+MAX_CURVES = 24
 """Settings that are drawn as curves; of more, the best ones are."""
 
 
@@ -42,15 +42,11 @@ class Report:
 
 def shown_settings(grid: Grid) -> Grid:
     """Return the grid with the settings that curves are drawn of: all, or the best."""
-    if len(grid.settings) <= MOST_CURVES:
+    if len(grid.settings) <= MAX_CURVES:
         return grid
 
-    def rank(index: int) -> float:
-        losses = list(grid.settings[index].losses.values())
-        return sum(losses) / len(losses) if losses else float("inf")
-
-    best = sorted(range(len(grid.settings)), key=rank)[:MOST_CURVES]
-    return dataclasses.replace(grid, settings=tuple(grid.settings[i] for i in sorted(best)))
+    best = sorted(grid.settings, key=lambda setting: setting.mean_loss)[:MAX_CURVES]
+    return dataclasses.replace(grid, settings=tuple(s for s in grid.settings if s in best))
 
 
 def _result(grid: Grid, answer: Answer, columns: Sequence[str], rows: Any) -> dict[str, Any]:
@@ -73,7 +69,7 @@ def _result(grid: Grid, answer: Answer, columns: Sequence[str], rows: Any) -> di
             {
                 "values": s.values,
                 "losses": {str(seed): loss for seed, loss in s.losses.items()},
-                "runs": {run.run_id: run.state for run in s.runs},
+                "runs": {run.run_id: run.outcome for run in s.runs},
             }
             for s in grid.settings
         ],
@@ -85,7 +81,7 @@ def _result(grid: Grid, answer: Answer, columns: Sequence[str], rows: Any) -> di
 
 
 def make_report(
-    runs: Sequence[Run], history: History, folder: Path, *, title: str, points: int = MOST_POINTS
+    runs: Sequence[Run], history: History, folder: Path, *, title: str, points: int = MAX_POINTS
 ) -> Report:
     """Write the report of some runs into a folder: page, PNG, CSV.
 
@@ -97,16 +93,15 @@ def make_report(
         points: Most points of a drawn curve.
     """
     grid = make_grid(runs)
-    curves = Curves(history, points)
     answer = make_answer(grid)
-    columns, rows = summary(grid, answer, curves)
+    columns, rows = summary(grid, answer)
     shown = shown_settings(grid)
     sections = [
         Section(
             title="Table",
             text=()
             if len(shown.settings) == len(grid.settings)
-            else (f"Curves are drawn of the best {MOST_CURVES} of {len(grid.settings)} settings.",),
+            else (f"Curves are drawn of the best {MAX_CURVES} of {len(grid.settings)} settings.",),
             tables=(
                 Table(
                     name="settings",
@@ -130,8 +125,8 @@ def make_report(
             ),
             notes=provenance.confounds(grid),
         ),
-        curve_section(shown, curves),
-        mechanism_section(shown, curves),
+        curve_section(shown, points),
+        mechanism_section(shown, points),
     ]
     gallery = pictures(shown, history, folder / "arrays")
     if gallery:
@@ -151,7 +146,7 @@ def make_report(
     translated = translations.section(answer.comparisons, history, folder / "arrays")
     if translated is not None:
         sections.append(translated)
-    swept = swept_section(grid, curves)
+    swept = swept_section(grid)
     if swept is not None:
         sections.append(swept)
     facts = provenance.table(grid)
@@ -162,7 +157,5 @@ def make_report(
             tables=(Table(name="provenance", columns=facts[0], rows=facts[1]),),
         )
     )
-    page = write_page(
-        folder, title=title, lead=[*answer.sentences], sections=[s for s in sections if s]
-    )
+    page = write_page(folder, title=title, lead=[*answer.sentences], sections=sections)
     return Report(page, answer, columns, rows, _result(grid, answer, columns, rows))

@@ -1,10 +1,9 @@
 """Where the runs come from; warnings and confounds, by name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attnscale.report.runs import Run
-from attnscale.report.settings import D_K, Grid, short
+from attnscale.analysis.settings import D_K, Grid, short
 
 TAGS = (
     "git.commit",
@@ -28,82 +27,79 @@ DATA = (
 )
 
 
-def _different(runs: Sequence[Run], read: Callable[[Run], str | None]) -> list[str]:
-    return sorted({value for run in runs if (value := read(run)) is not None})
-
-
-def _tag(name: str) -> Callable[[Run], str | None]:
-    return lambda run: run.tags.get(name)
-
-
-def _parameter(name: str) -> Callable[[Run], str | None]:
-    return lambda run: run.parameters.get(name)
+def _different(facts: Iterable[Mapping[str, str]], name: str) -> list[str]:
+    return sorted({fact[name] for fact in facts if name in fact})
 
 
 def warnings(grid: Grid) -> list[str]:
     """Return what makes the comparison doubtful, each in a sentence."""
-    runs = [run for setting in grid.settings for run in setting.runs]
-    made = []
-    commits = _different(runs, _tag("git.commit"))
+    runs = grid.runs
+    sentences = []
+    commits = _different((run.tags for run in runs), "git.commit")
     if len(commits) > 1:
-        made.append(f"Runs of {len(commits)} commits: {', '.join(c[:10] for c in commits[:6])}.")
+        sentences.append(
+            f"Runs of {len(commits)} commits: {', '.join(c[:10] for c in commits[:6])}."
+        )
     dirty = [run for run in runs if run.tags.get("git.dirty") == "true"]
     if dirty:
-        made.append(f"{len(dirty)} of {len(runs)} runs were made with uncommitted changes.")
+        sentences.append(f"{len(dirty)} of {len(runs)} runs were made with uncommitted changes.")
     for name, what in (("version.torch", "torch"), ("device", "device"), ("host", "machine")):
-        found = _different(runs, _tag(name))
-        if len(found) > 1:
-            made.append(f"Runs differ in their {what}: {', '.join(found[:6])}.")
+        values = _different((run.tags for run in runs), name)
+        if len(values) > 1:
+            sentences.append(f"Runs differ in their {what}: {', '.join(values[:6])}.")
     for key in DATA:
-        found = _different(runs, _parameter(key))
-        if len(found) > 1 and key not in grid.keys:
-            made.append(f"Runs differ in their data, {key}: {', '.join(found[:6])}.")
-    lengths = {run.metrics.get("progress/steps") for run in runs if run.state == "finished"}
+        values = _different((run.parameters for run in runs), key)
+        if len(values) > 1 and key not in grid.keys:
+            sentences.append(f"Runs differ in their data, {key}: {', '.join(values[:6])}.")
+    lengths = {run.metrics.get("progress/steps") for run in runs if run.outcome == "finished"}
     known = sorted(steps for steps in lengths if steps is not None)
     if len(known) > 1:
-        made.append(f"Runs differ in their optimizer steps: {known[0]:.0f} to {known[-1]:.0f}.")
+        sentences.append(
+            f"Runs differ in their optimizer steps: {known[0]:.0f} to {known[-1]:.0f}."
+        )
     resumed = [run for run in runs if "resumed_from" in run.tags]
     if resumed:
-        made.append(f"{len(resumed)} runs were resumed from a checkpoint.")
-    return made
+        sentences.append(f"{len(resumed)} runs were resumed from a checkpoint.")
+    return sentences
 
 
 def confounds(grid: Grid) -> list[str]:
     """Return what changes together with what was varied, each in a sentence."""
-    made = []
+    sentences = []
     for key, others in grid.together.items():
-        made.append(f"{short(key)} changes together with {', '.join(others)}.")
-    runs = [run for setting in grid.settings for run in setting.runs]
+        sentences.append(f"{short(key)} changes together with {', '.join(others)}.")
+    runs = grid.runs
     if D_K in grid.keys:
         derived = [run for run in runs if run.parameters.get("model.d_v") in (None, "null", "None")]
         if derived:
-            made.append("d_k varies and d_v follows it (model.d_v is null): values get wider too.")
-    sizes = {
-        setting.label: {run.metrics.get("model/parameters") for run in setting.runs} - {None}
-        for setting in grid.settings
-    }
-    counts = sorted({float(n) for found in sizes.values() for n in found if n is not None})
+            sentences.append(
+                "d_k varies and d_v follows it (model.d_v is null): values get wider too."
+            )
+    sizes = {run.metrics.get("model/parameters") for run in runs}
+    counts = sorted(float(n) for n in sizes if n is not None)
     if len(counts) > 1:
-        made.append(f"The number of parameters differs: {counts[0]:,.0f} to {counts[-1]:,.0f}.")
-    widths = _different(runs, _parameter("model.d_model"))
+        sentences.append(
+            f"The number of parameters differs: {counts[0]:,.0f} to {counts[-1]:,.0f}."
+        )
+    widths = _different((run.parameters for run in runs), "model.d_model")
     if len(widths) > 1:
-        made.append(f"The width d_model differs: {', '.join(widths)}.")
-    return made
+        sentences.append(f"The width d_model differs: {', '.join(widths)}.")
+    return sentences
 
 
 def table(grid: Grid) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows: a fact, and its value in all runs or the first few."""
-    runs = [run for setting in grid.settings for run in setting.runs]
+    runs = grid.runs
     rows = []
     for name in TAGS:
-        found = _different(runs, _tag(name))
-        if found:
-            more = f" (and {len(found) - 4} more)" if len(found) > 4 else ""
-            rows.append([name, "\n".join(found[:4]) + more])
+        values = _different((run.tags for run in runs), name)
+        if values:
+            more = f" (and {len(values) - 4} more)" if len(values) > 4 else ""
+            rows.append([name, "\n".join(values[:4]) + more])
     for key in DATA:
-        found = _different(runs, _parameter(key))
-        if found:
-            rows.append([key, ", ".join(found[:6])])
+        values = _different((run.parameters for run in runs), key)
+        if values:
+            rows.append([key, ", ".join(values[:6])])
     sweeps = sorted({run.sweep for run in runs if run.sweep})
     rows.append(["sweep", ", ".join(sweeps) or "none"])
     rows.append(["runs", str(len(runs))])

@@ -1,15 +1,16 @@
 """The parts of a report: curves, mechanism, what was swept."""
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
+from attnscale.analysis.curves import EARLY_STEPS, joined
+from attnscale.analysis.rates import rate_rows
+from attnscale.analysis.runs import OBJECTIVE, Run
+from attnscale.analysis.settings import D_K, LR, SCALE, Grid, short_names
+from attnscale.analysis.tables import table_of
 from attnscale.figures import curves as charts
 from attnscale.figures import sweeps
 from attnscale.figures.page import Figure, Section, Table
 from attnscale.report import mechanism
-from attnscale.report.series import EARLY_STEPS, Curves, rows_of
-from attnscale.report.settings import LR, SCALE, Grid, short_names
-from attnscale.report.trained import rate_rows, trained_runs
 
 CURVES = {
     "train/loss": ("training loss", True),
@@ -27,24 +28,18 @@ NORMS = {
 }
 
 
-def _table(name: str, rows: Sequence[dict[str, Any]], caption: str) -> Table:
-    columns = list(rows[0]) if rows else []
-    return Table(
-        name=name,
-        columns=columns,
-        rows=[[row[column] for column in columns] for row in rows],
-        caption=caption,
-    )
-
-
-def curve_section(grid: Grid, curves: Curves) -> Section:
+def curve_section(grid: Grid, max_points: int) -> Section:
     """Loss, accuracy, BLEU, rate; the first steps of the gradient norms."""
     figures, tables = [], []
     for metric, (title, log) in CURVES.items():
-        rows = [row for setting in grid.settings for row in rows_of(setting, metric, curves)]
+        rows = [
+            row
+            for setting in grid.settings
+            for row in joined(setting, metric, max_points=max_points)
+        ]
         if len({row["step"] for row in rows}) < 2:
             continue
-        positive = log and all(float(str(row["value"])) > 0 for row in rows)
+        positive = log and all(row["value"] > 0 for row in rows)
         name = metric.replace("/", "_")
         figures.append(
             Figure(
@@ -54,12 +49,12 @@ def curve_section(grid: Grid, curves: Curves) -> Section:
                 "name to single it out.",
             )
         )
-        tables.append(_table(name, rows, f"Points of {title}"))
+        tables.append(table_of(name, rows, f"Points of {title}"))
     early = [
         {**row, "norm": label}
         for metric, label in NORMS.items()
         for setting in grid.settings
-        for row in rows_of(setting, metric, curves, until=EARLY_STEPS)
+        for row in joined(setting, metric, until=EARLY_STEPS, max_points=max_points)
     ]
     if early:
         figures.append(
@@ -70,19 +65,19 @@ def curve_section(grid: Grid, curves: Curves) -> Section:
                 "and of the q, k and v projections.",
             )
         )
-        tables.append(_table("gradient_norms", early, "Points of the gradient norms"))
+        tables.append(table_of("gradient_norms", early, "Points of the gradient norms"))
     return Section(title="Curves", figures=figures, tables=tables)
 
 
-def mechanism_section(grid: Grid, curves: Curves) -> Section:
+def mechanism_section(grid: Grid, max_points: int) -> Section:
     """Entropy, live rows, spread of the logits; growth over d_k."""
-    paths = mechanism.paths_of(grid)[: mechanism.MOST_PATHS]
+    paths = mechanism.paths_of(grid)[: mechanism.MAX_PATHS]
     if not paths:
         return Section(
             title="Mechanism",
             text=("These runs recorded no statistics of their attentions.",),
         )
-    rows = mechanism.statistic_rows(grid, curves, paths)
+    rows = mechanism.statistic_rows(grid, paths, max_points)
     for row in rows:
         row["panel"] = f"{row['path']}: {row['statistic']}"
     figures = [
@@ -92,8 +87,8 @@ def mechanism_section(grid: Grid, curves: Curves) -> Section:
             caption="Statistics of the attention in training, mean over heads and seeds.",
         )
     ]
-    tables = [_table("attention_statistics", rows, "Points of the figure")]
-    growth = mechanism.growth_rows(grid, curves, paths)
+    tables = [table_of("attention_statistics", rows, "Points of the figure")]
+    growth = mechanism.growth_rows(grid, paths, max_points)
     if growth:
         ends = mechanism.growth_ends(growth)
         figures.append(
@@ -114,7 +109,21 @@ def mechanism_section(grid: Grid, curves: Curves) -> Section:
     return Section(title="Mechanism", figures=figures, tables=tables)
 
 
-def swept_section(grid: Grid, curves: Curves) -> Section | None:
+def runs_with_variant(grid: Grid) -> list[Run]:
+    """Return the runs that trained to an end, each with what else its setting varies."""
+    runs: list[Run] = []
+    for setting in grid.settings:
+        others = {k: v for k, v in setting.values.items() if k not in (SCALE, D_K, LR)}
+        variant = " ".join(f"{key}={value}" for key, value in others.items())
+        runs += [
+            replace(run, variant=variant)
+            for run in setting.runs
+            if run.outcome in ("finished", "diverged")
+        ]
+    return runs
+
+
+def swept_section(grid: Grid) -> Section | None:
     """Loss against what was swept: learning-rate curves, heat maps."""
     figures, tables = [], []
     numbers, names = grid.numbers(), short_names(grid.keys)
@@ -132,18 +141,18 @@ def swept_section(grid: Grid, curves: Curves) -> Section | None:
                 "largest over seeds. Diverged runs are left out.",
             )
         )
-        tables.append(_table(name, rows, f"Loss over {names[key]}"))
+        tables.append(table_of(name, rows, f"Loss over {names[key]}"))
     if len(numbers) == 2:
         cells = []
         for setting in grid.settings:
-            found = setting.estimate("val/best_loss")
+            estimate = setting.estimate(OBJECTIVE)
             others = [f"{names[k]}={v}" for k, v in setting.values.items() if k not in numbers]
             cells.append(
                 {
                     "group": " ".join(others) or "all",
                     "x": float(setting.values[numbers[0]]),
                     "y": float(setting.values[numbers[1]]),
-                    "value": None if found is None or not setting.sound else found.mean,
+                    "value": None if estimate is None or not setting.sound else estimate.value,
                 }
             )
         figures.append(
@@ -154,8 +163,7 @@ def swept_section(grid: Grid, curves: Curves) -> Section | None:
             )
         )
     if LR in grid.keys and SCALE in grid.keys:
-        runs = trained_runs(grid, curves)
-        columns, rates = rate_rows(runs)
+        columns, rates = rate_rows(runs_with_variant(grid))
         tables.insert(
             0,
             Table(

@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from attnscale.report.answer import Answer, Comparison
-from attnscale.report.runs import OBJECTIVE, Run
-from attnscale.report.series import Curves, reach
-from attnscale.report.settings import Grid, Setting, short_names
-from attnscale.report.statistics import Estimate, verdict
+from attnscale.analysis.comparison import in_words, verdict_in_words
+from attnscale.analysis.curves import reach
+from attnscale.analysis.estimate import Estimate
+from attnscale.analysis.runs import OBJECTIVE, Run
+from attnscale.analysis.settings import Grid, Setting, short_names
+from attnscale.report.answer import Answer
 
+OUTCOMES = ("finished", "diverged", "failed", "killed", "running")
 MEASURES = {
     "test/loss": "test loss",
     "val/explained_variance": "explained variance",
@@ -16,38 +18,33 @@ MEASURES = {
 }
 
 
-def mean_of(estimate: Estimate | None) -> float | None:
-    """Return an estimate's mean."""
-    return None if estimate is None else estimate.mean
-
-
 def with_spread(estimate: Estimate | None) -> str | None:
     """Return mean ± standard deviation over seeds as text; no spread for one seed."""
     if estimate is None:
         return None
-    if estimate.spread is None:
-        return f"{estimate.mean:.4g}"
-    return f"{estimate.mean:.4g} ± {estimate.spread:.2g}"
+    if estimate.std is None:
+        return f"{estimate.value:.4g}"
+    return f"{estimate.value:.4g} ± {estimate.std:.2g}"
 
 
 def _over_attentions(run: Run, statistic: str) -> float | None:
     """Return the mean over a run's attentions of the last value of a statistic."""
-    found = [
+    values = [
         value
         for key, value in run.metrics.items()
         if key.startswith("attention/") and key.endswith(f"/{statistic}") and "/head" not in key
     ]
-    return sum(found) / len(found) if found else None
+    return sum(values) / len(values) if values else None
 
 
 def attention_mean(setting: Setting, statistic: str) -> float | None:
     """Return the mean over runs and attentions of a statistic's last value."""
-    found = [
+    values = [
         value
         for run in setting.runs
-        if run.state == "finished" and (value := _over_attentions(run, statistic)) is not None
+        if run.outcome == "finished" and (value := _over_attentions(run, statistic)) is not None
     ]
-    return sum(found) / len(found) if found else None
+    return sum(values) / len(values) if values else None
 
 
 def common_loss(grid: Grid) -> float | None:
@@ -56,44 +53,29 @@ def common_loss(grid: Grid) -> float | None:
     return max(loss for s in sound for loss in s.losses.values()) if len(sound) > 1 else None
 
 
-def _reached(setting: Setting, curves: Curves, target: float | None) -> tuple[Any, Any]:
+def _reached(setting: Setting, target: float | None) -> tuple[Any, Any]:
     """Return mean steps and seconds to a loss, None where a run does not get there."""
     if target is None:
         return None, None
-    points = [
-        reach(curves.of(run, "val/loss"), target) for run in setting.runs if run.state == "finished"
-    ]
-    hit = [point for point in points if point is not None]
-    if not hit or len(hit) < len(points):
+    finished = [run for run in setting.runs if run.outcome == "finished"]
+    points = [p for run in finished if (p := reach(run.curve("val/loss"), target)) is not None]
+    if not points or len(points) < len(finished):
         return None, None
     return (
-        round(sum(point.step for point in hit) / len(hit)),
-        sum(point.seconds for point in hit) / len(hit),
+        round(sum(point.step for point in points) / len(points)),
+        sum(point.seconds for point in points) / len(points),
     )
 
 
 def _outcome(setting: Setting) -> str:
-    states = ("finished", "diverged", "failed", "killed", "running")
-    parts = [f"{setting.count(state)} {state}" for state in states if setting.count(state)]
-    return ", ".join(parts)
+    counts = {outcome: setting.count(outcome) for outcome in OUTCOMES}
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
 
 
-def _difference(comparison: Comparison | None) -> tuple[str | None, str | None]:
-    if comparison is None:
-        return None, None
-    d = comparison.difference
-    if d.interval is None:
-        return f"{d.value:+.3g}", "one seed"
-    text = f"{d.value:+.3g} ({d.interval.low:.3g} to {d.interval.high:.3g})"
-    found = verdict(d)
-    word = found if found == "within noise" else "better" if d.better else "worse"
-    return text, word
-
-
-def summary(grid: Grid, answer: Answer, curves: Curves) -> tuple[list[str], list[list[Any]]]:
+def summary(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows; columns that no setting fills are left out."""
     target = common_loss(grid)
-    compared = {id(c.setting): c for c in answer.comparisons}
+    differences = {id(c.setting): c.difference for c in answer.comparisons}
     columns = [
         *short_names(grid.keys).values(),
         "runs",
@@ -111,16 +93,16 @@ def summary(grid: Grid, answer: Answer, curves: Curves) -> tuple[list[str], list
     ]
     rows = []
     for setting in grid.settings:
-        steps, seconds = _reached(setting, curves, target)
-        difference, word = _difference(compared.get(id(setting)))
-        speed = mean_of(setting.estimate("time/steps_per_second"))
+        steps, seconds = _reached(setting, target)
+        difference = differences.get(id(setting))
+        speed = setting.estimate("time/steps_per_second")
         rows.append(
             [
                 *setting.values.values(),
                 _outcome(setting),
                 with_spread(setting.estimate(OBJECTIVE)),
-                difference,
-                word,
+                None if difference is None else in_words(difference),
+                None if difference is None else verdict_in_words(difference),
                 *(with_spread(setting.estimate(metric)) for metric in MEASURES),
                 steps,
                 seconds,
@@ -128,7 +110,7 @@ def summary(grid: Grid, answer: Answer, curves: Curves) -> tuple[list[str], list
                 attention_mean(setting, "entropy_norm"),
                 attention_mean(setting, "logit_std_row"),
                 attention_mean(setting, "logit_std_predicted"),
-                None if not speed else 1000 / speed,
+                None if speed is None or not speed.value else 1000 / speed.value,
             ]
         )
     filled = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
@@ -138,8 +120,8 @@ def summary(grid: Grid, answer: Answer, curves: Curves) -> tuple[list[str], list
 def failures(grid: Grid) -> list[list[Any]]:
     """Return a row for each run that is not finished: setting, seed, state, reason."""
     return [
-        [setting.label, run.seed, run.state, run.reason, run.run_id]
+        [setting.label, run.seed, run.outcome, run.reason, run.run_id]
         for setting in grid.settings
         for run in setting.runs
-        if run.state != "finished"
+        if run.outcome != "finished"
     ]

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attnscale.analysis.bleu import paired_bootstrap_bleu
+from attnscale.analysis.comparison import verdict
+from attnscale.analysis.runs import Run
 from attnscale.figures.page import Section, Table
 from attnscale.report.answer import Comparison
-from attnscale.report.bleu import paired_bootstrap_bleu
-from attnscale.report.runs import Run
-from attnscale.report.statistics import verdict
 from attnscale.tracking.history import History
 
 FILE = "translations.jsonl"
-MOST_COMPARISONS = 8
+MAX_COMPARISONS = 8
 EXAMPLES = 6
 
 
@@ -28,47 +28,49 @@ def read(history: History, run: Run, folder: Path) -> list[dict[str, str]]:
 
 def _shared(comparison: Comparison) -> tuple[Run, Run] | None:
     """Return a run of each setting with the lowest seed that both have."""
-    mine, theirs = (
-        {run.seed: run for run in setting.runs if run.state == "finished"}
+    own, others = (
+        {run.seed: run for run in setting.runs if run.outcome == "finished"}
         for setting in (comparison.setting, comparison.reference)
     )
-    seeds = sorted(set(mine) & set(theirs))
-    return (mine[seeds[0]], theirs[seeds[0]]) if seeds else None
+    seeds = sorted(set(own) & set(others))
+    return (own[seeds[0]], others[seeds[0]]) if seeds else None
 
 
 def section(comparisons: Sequence[Comparison], history: History, folder: Path) -> Section | None:
     """Compare the translations of settings with those of their references; None without any."""
     rows: list[list[Any]] = []
     examples: list[list[Any]] = []
-    for comparison in comparisons[:MOST_COMPARISONS]:
+    for comparison in comparisons[:MAX_COMPARISONS]:
         runs = _shared(comparison)
         if runs is None:
             continue
-        ours, theirs = (read(history, run, folder) for run in runs)
-        if not ours or [line["source"] for line in ours] != [line["source"] for line in theirs]:
+        lines, reference_lines = (read(history, run, folder) for run in runs)
+        if not lines or [line["source"] for line in lines] != [
+            line["source"] for line in reference_lines
+        ]:
             continue
-        found = paired_bootstrap_bleu(
-            [line["translation"] for line in ours],
-            [line["translation"] for line in theirs],
-            [line["reference"] for line in ours],
+        difference = paired_bootstrap_bleu(
+            [line["translation"] for line in lines],
+            [line["translation"] for line in reference_lines],
+            [line["reference"] for line in lines],
             lowercase=runs[0].parameters.get("data.lowercase") == "true",
         )
-        interval = found.interval
+        interval = difference.interval
         rows.append(
             [
                 comparison.setting.label,
                 comparison.reference.label,
                 runs[0].seed,
-                found.value,
+                difference.value,
                 None if interval is None else interval.low,
                 None if interval is None else interval.high,
-                found.p_value,
-                verdict(found),
+                difference.p_value,
+                verdict(difference),
             ]
         )
         differing = [
             [comparison.setting.label, a["source"], a["reference"], a["translation"], b]
-            for a, b in zip(ours, (line["translation"] for line in theirs), strict=True)
+            for a, b in zip(lines, (line["translation"] for line in reference_lines), strict=True)
             if a["translation"] != b
         ]
         examples += differing[:EXAMPLES]

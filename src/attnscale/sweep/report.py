@@ -78,8 +78,8 @@ def write(
     points: int | None = None,
 ) -> "Report":
     """Write a report and ``result.json`` into a folder."""
+    from attnscale.analysis.runs import find_runs
     from attnscale.report.page import make_report
-    from attnscale.report.runs import find_runs
 
     found = find_runs(store, asked) if runs is None else runs
     more = {} if points is None else {"points": points}
@@ -118,7 +118,7 @@ def run_report(config: DictConfig) -> None:
     Raises:
         ValueError: If there is nothing of that name.
     """
-    from attnscale.report.runs import Asked, find_runs
+    from attnscale.analysis.runs import Asked, find_runs
 
     made = plain(config)
     store = find_store(made["tracking"]["uri"], project_root())
@@ -143,7 +143,7 @@ def finish(record: Record, folder: Path, experiment: str, described: str) -> str
 
     A report that fails is told in one line and breaks nothing: the runs are recorded.
     """
-    from attnscale.report.runs import Asked
+    from attnscale.analysis.runs import Asked
 
     try:
         asked = Asked(folder.name, (), None, experiment)

@@ -63,37 +63,18 @@ def _theory(config: DictConfig, sweep: dict[str, Any] | None, name: str) -> Resu
 
 
 def _make(made: dict[str, Any], record: Record) -> Result:
-    from attnscale.figures.page import Section, Table, write_page
-    from attnscale.report.claims import judge_all
-    from attnscale.report.recorded import claim_results
-    from attnscale.theory.sections import Effort, make
+    from attnscale.claims.list import judge_all
+    from attnscale.claims.sweeps import claim_results
+    from attnscale.figures.page import write_page
+    from attnscale.report.theory import Effort, claims_section, make_theory
 
     if made["threads"] is not None:
         torch.set_num_threads(made["threads"])
     options = made["attention"]["options"]
     effort = Effort(**{key: made[key] for key in ("draws", "pairs", "replicates", "models")})
-    theory = make(effort, options, n=made["n"], seed=made["seed"])
+    theory = make_theory(effort, options, n=made["n"], seed=made["seed"])
     results = claim_results(record.store, made["results"])
     settled = judge_all(theory.evidence, results)
-    rows = [
-        [s.claim.number, s.claim.text, s.judgement.verdict, s.claim.statistic, s.judgement.value]
-        for s in settled
-    ]
-    claims = Section(
-        title="6. Claims",
-        text=(
-            "Each verdict is computed from the statistic beside it. Open: the runs cannot tell, or "
-            "were not made.",
-        ),
-        tables=(
-            Table(
-                name="claims",
-                columns=("", "claim", "verdict", "statistic", "value"),
-                rows=rows,
-                caption="Popular claims about the scale of attention",
-            ),
-        ),
-    )
     folder = Path(made["folder"])
     page = write_page(
         folder / "theory",
@@ -102,7 +83,7 @@ def _make(made: dict[str, Any], record: Record) -> Result:
             "What theory predicts, simulated with the functions that the models use. Derivations "
             "are in docs/theory.md.",
         ),
-        sections=[*theory.sections, claims],
+        sections=[*theory.sections, claims_section(settled)],
     )
     for path in sorted(page.parent.iterdir()):
         record.file(path, "theory")
@@ -134,8 +115,9 @@ def _make(made: dict[str, Any], record: Record) -> Result:
 def _document(
     folder: Path, options: Mapping[str, Any], record: Record, results: Any, settled: Any
 ) -> None:
-    from attnscale.report.documents import claims_document, modes_document
-    from attnscale.report.recorded import mode_figures, sweep_of
+    from attnscale.claims.document import claims_document
+    from attnscale.claims.sweeps import sweep_of
+    from attnscale.report.modes import mode_figures, modes_document
 
     folder.mkdir(parents=True, exist_ok=True)
     store = record.store

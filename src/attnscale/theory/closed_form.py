@@ -10,7 +10,8 @@
 
 d is d_k; μ, Σ are means and covariances of one query and one key; c̄ is the mean cosine of two
 different inputs of a sequence; K_ν is the modified Bessel function of the second kind. Scores have
-no unit; a *deviation* is a standard deviation, the root of a variance.
+no unit. The module is the tested companion of ``docs/theory.md``: some of its functions are there
+for that alone.
 
 Sources: Vaswani et al. 2017, footnote 4 (d σ_q² σ_k² for unit variances); Isserlis 1918 (fourth
 moments of a Gaussian); Yang et al. 2022, Tensor Programs V (growth with d when q and k are
@@ -20,7 +21,6 @@ one that a softmax sees, and the exact density in place of the normal one.
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -109,8 +109,8 @@ def row_variance(d_k: int, sigma_q: float, sigma_k: float, x_cos: float) -> floa
 
     Args:
         d_k: Size of q and k.
-        sigma_q: Deviation of a component of q.
-        sigma_k: Deviation of a component of k.
+        sigma_q: Standard deviation of a component of q.
+        sigma_k: Standard deviation of a component of k.
         x_cos: c̄, mean cosine of two different inputs of the row, -1 to 1; 0 if unrelated.
     """
     return variance_independent(d_k, sigma_q, sigma_k) * (1 - x_cos)
@@ -136,8 +136,8 @@ def weight_variance(init: str, fan_in: int, fan_out: int) -> float:
     }[init]
 
 
-def projection_deviation(init: str, d_model: int, fan_out: int) -> float:
-    """Return σ_q = √(d_model Var(W_q)), the deviation of a component of W_q x at initialisation.
+def projection_std(init: str, d_model: int, fan_out: int) -> float:
+    """Return σ_q = √(d_model Var(W_q)), the std of a component of W_q x at initialisation.
 
     For LayerNormed x, whose squared length is d_model; the same for k. Arguments and errors as
     :func:`weight_variance`, with fan_in = d_model.
@@ -145,23 +145,10 @@ def projection_deviation(init: str, d_model: int, fan_out: int) -> float:
     return math.sqrt(d_model * weight_variance(init, d_model, fan_out))
 
 
-def growth_exponent(d_ks: Sequence[int], deviations: Sequence[float]) -> float:
-    """Return the slope of log deviation against log d_k by least squares.
-
-    Raises:
-        ValueError: If the lengths differ or fewer than two d_k are given.
-    """
-    if len(d_ks) != len(deviations) or len(set(d_ks)) < 2:
-        raise ValueError(f"d_ks={list(d_ks)}: need two or more, and one deviation for each")
-    x = np.log(np.asarray(d_ks, dtype=np.float64))
-    x -= x.mean()
-    return float(x @ np.log(np.asarray(deviations)) / (x @ x))
-
-
-def normal_density(s: ArrayLike, deviation: float) -> NDArray[np.float64]:
+def normal_density(s: ArrayLike, std: float) -> NDArray[np.float64]:
     """Return the normal density with mean 0, as the limit of large d_k says, at each ``s``."""
-    z = np.asarray(s, dtype=np.float64) / deviation
-    return np.asarray(np.exp(-(z**2) / 2) / (deviation * math.sqrt(2 * math.pi)))
+    z = np.asarray(s, dtype=np.float64) / std
+    return np.asarray(np.exp(-(z**2) / 2) / (std * math.sqrt(2 * math.pi)))
 
 
 def score_density(r: ArrayLike, d_k: int) -> NDArray[np.float64]:

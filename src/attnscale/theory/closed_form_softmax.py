@@ -6,7 +6,7 @@
 For s_j independent N(0, β²), j = 1 … n:
 
     β small        H ≈ ln n − (n − 1)/n · β²/2          E Σp² ≈ e^{β²}/n     (β < β_c/2)
-    n → ∞          H = ln n − β²/2 below β_c = √(2 ln n), 0 above;  E Σp² = 1 − β_c/β above
+    n → ∞          H = ln n − β²/2 below β_c = √(2 ln n), 0 above
     β large        ρ_n = n(n − 1) ∫ φ² Φ^{n−2}     density at 0 of the gap of the two largest / β
                    E[1 − p_max] ≈ ρ ln 2 / β        E[1 − Σp²] ≈ E‖J‖_F ≈ ρ/β
                    E‖J‖_F² ≈ ρ/(3β)                  E H ≈ (π²/6) ρ/β
@@ -20,6 +20,8 @@ this is not yet 1, and each line above is ρ/β times an integral over x from 0 
 Sources: Derrida 1981, the Random Energy Model (n → ∞; β_c); the large-β forms are derived in
 ``docs/theory.md``. β² is the variance of one logit, which is the mean of a row's variance with
 divisor n − 1; the factor (n − 1)/n turns it into the variance with divisor n of the expansion.
+The module is the tested companion of ``docs/theory.md``: some of its functions are there for that
+alone.
 """
 
 import math
@@ -60,19 +62,9 @@ def entropy_small_beta(n: int, beta: float) -> float:
     return math.log(n) - (n - 1) / n * beta**2 / 2
 
 
-def entropy_limit(n: int, beta: float) -> float:
-    """Return the leading entropy for n → ∞, in nats: ln n − β²/2, or 0 from β_c on."""
-    return max(math.log(n) - beta**2 / 2, 0.0)
-
-
 def concentration_small_beta(n: int, beta: float) -> float:
     """Return E Σp² ≈ e^{β²}/n of n Gaussian logits, for ``beta`` below half of β_c."""
     return math.exp(beta**2) / n
-
-
-def concentration_limit(n: int, beta: float) -> float:
-    """Return E Σp² for n → ∞: 0 up to β_c, 1 − β_c/β above."""
-    return max(1 - beta_critical(n) / beta, 0.0) if beta > 0 else 0.0
 
 
 def top_gap_density(n: int) -> float:
@@ -135,7 +127,7 @@ def share_below(n: int, beta: float, tau: float) -> float:
 
     Args:
         n: Keys of a row, at least 2.
-        beta: Deviation of the logits, positive.
+        beta: standard deviation of the logits, positive.
         tau: A weight above ½ and below 1.
 
     Raises:
@@ -153,7 +145,7 @@ def live_share(n: int, beta: float, threshold: float) -> float:
 
     Args:
         n: Keys of a row, at least 2.
-        beta: Deviation of the logits, positive.
+        beta: standard deviation of the logits, positive.
         threshold: t, above 0 and below ½; the project's live rows have 0.05.
 
     Raises:

@@ -25,9 +25,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from attnscale.analysis.curves import growth_exponent
+from attnscale.analysis.estimate import Estimate
 from attnscale.model.layers import check_choice, initialise
 from attnscale.theory import closed_form
-from attnscale.theory.estimates import Estimate, check_least, mean_of, seeded
+from attnscale.theory.draws import check_min, mean_of, seeded
 from attnscale.theory.simulate_logits import logits_of_rows
 
 KINDS = ("independent", "correlated", "projected")
@@ -64,9 +66,9 @@ class Setting:
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, KINDS)
-        check_least("n_keys", self.n_keys, 2)
+        check_min("n_keys", self.n_keys, 2)
         for name in ("n_rows", "d_model", "n_heads"):
-            check_least(name, getattr(self, name), 1)
+            check_min(name, getattr(self, name), 1)
         for name, low, high in (("rho", -1, 1), ("aligned", 0, self.n_keys), ("x_cos", 0, 1)):
             value = getattr(self, name)
             if not low <= value <= high:
@@ -98,7 +100,7 @@ class ScoreVariance:
 
 @dataclass(frozen=True)
 class Growth:
-    """Exponent a in deviation ∝ d_k^a, fitted over the d_k of one simulation.
+    """Exponent a in std ∝ d_k^a, fitted over the d_k of one simulation.
 
     Attributes:
         variance: Whose root it is: "second" (so the rms of r), "total" or "row".
@@ -129,8 +131,8 @@ def score_variance(
     Raises:
         ValueError: If a kind, an init or a number is out of its range.
     """
-    check_least("draws", draws, 2)
-    check_least("len(d_ks)", len(set(d_ks)), 2)
+    check_min("draws", draws, 2)
+    check_min("len(d_ks)", len(set(d_ks)), 2)
     measured = torch.empty(3, len(d_ks), draws, dtype=torch.float64)
     rows = []
     with seeded(seed), torch.no_grad():
@@ -183,7 +185,7 @@ def _predict(d_k: int, setting: Setting, x_cos: float) -> tuple[float, float, fl
     sigma = 1.0
     if setting.kind == "projected":
         fan_out = setting.n_heads * d_k
-        sigma = closed_form.projection_deviation(setting.init, setting.d_model, fan_out)
+        sigma = closed_form.projection_std(setting.init, setting.d_model, fan_out)
     total = closed_form.variance_independent(d_k, sigma, sigma)
     return total, total, closed_form.row_variance(d_k, sigma, sigma, x_cos)
 
@@ -196,8 +198,8 @@ def _record(d_k: int, measured: Tensor, predicted: tuple[float, float, float]) -
 def _fit(d_ks: Sequence[int], measured: Tensor, rows: list[ScoreVariance]) -> list[Growth]:
     growths = []
     for name, variances in zip(("second", "total", "row"), measured, strict=True):
-        slopes = [closed_form.growth_exponent(d_ks, x.sqrt().tolist()) for x in variances.T]
-        deviations = [math.sqrt(getattr(row, f"{name}_predicted")) for row in rows]
-        predicted = closed_form.growth_exponent(d_ks, deviations)
+        slopes = [growth_exponent(d_ks, x.sqrt().tolist()).value for x in variances.T]
+        stds = [math.sqrt(getattr(row, f"{name}_predicted")) for row in rows]
+        predicted = growth_exponent(d_ks, stds).value
         growths.append(Growth(name, mean_of(torch.tensor(slopes)), predicted))
     return growths

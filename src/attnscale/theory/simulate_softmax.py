@@ -12,17 +12,17 @@ functions. Units: entropies in nats, logits and weights without unit.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnscale.analysis.estimate import Estimate
 from attnscale.attention import Attended, attend
-from attnscale.attention.stats import LIVE_FROM
-from attnscale.theory.closed_form_softmax import jacobian_norm, query_gradient
-from attnscale.theory.estimates import Estimate, Moments, check_least, scaled, seeded
+from attnscale.attention.stats import LIVE_FROM, Sample
+from attnscale.theory.closed_form_softmax import query_gradient
+from attnscale.theory.draws import Sums, check_min, scaled, seeded
 
 SATURATED_ABOVE = 0.9
 """A row is saturated if its largest weight is above this."""
@@ -31,33 +31,21 @@ _LOGITS_PER_CHUNK = 250_000
 _COMPONENTS_PER_CHUNK = 1_500_000
 
 
-class InitCase(NamedTuple):
-    """A model at initialisation and the deviation of its logits.
-
-    Attributes:
-        name: Scale mode, init and d_k.
-        beta: Deviation of the logits within a row.
-    """
-
-    name: str
-    beta: float
-
-
-INIT_CASES = (
-    InitCase("inverse, unit, d_k=64", 1 / 8),
-    InitCase("sqrt, torch", 1 / 3),
-    InitCase("cosine 9.1, d_k=512", 9.1 / math.sqrt(512)),
-    InitCase("sqrt, gain 1/√2", 1 / 2),
-    InitCase("sqrt, unit", 1.0),
-    InitCase("cosine 9.1, d_k=64", 9.1 / 8),
-    InitCase("none, torch, d_k=64", 8 / 3),
-    InitCase("none, gain 1/√2, d_k=64", 4.0),
-    InitCase("none, torch, d_k=512", math.sqrt(512) / 3),
-    InitCase("none, unit, d_k=64", 8.0),
-    InitCase("none, gain 1/√2, d_k=512", math.sqrt(512) / 2),
-    InitCase("none, unit, d_k=512", math.sqrt(512)),
-)
-"""β = c √d_k σ_q σ_k of usual inits; gain 1/√2 is fairseq's Xavier init, Var W = 1/(2 fan_in)."""
+INIT_CASES = {
+    "inverse, unit, d_k=64": 1 / 8,
+    "sqrt, torch": 1 / 3,
+    "cosine 9.1, d_k=512": 9.1 / math.sqrt(512),
+    "sqrt, gain 1/√2": 1 / 2,
+    "sqrt, unit": 1.0,
+    "cosine 9.1, d_k=64": 9.1 / 8,
+    "none, torch, d_k=64": 8 / 3,
+    "none, gain 1/√2, d_k=64": 4.0,
+    "none, torch, d_k=512": math.sqrt(512) / 3,
+    "none, unit, d_k=64": 8.0,
+    "none, gain 1/√2, d_k=512": math.sqrt(512) / 2,
+    "none, unit, d_k=512": math.sqrt(512),
+}
+"""Usual inits and β = c √d_k σ_q σ_k; gain 1/√2 is fairseq's Xavier init, Var W = 1/(2 fan_in)."""
 
 
 @dataclass(frozen=True)
@@ -137,11 +125,11 @@ def softmax_statistics(
     Raises:
         ValueError: If a number is out of its range.
     """
-    check_least("n", n, 2)
-    check_least("draws", draws, 2)
+    check_min("n", n, 2)
+    check_min("draws", draws, 2)
     if not betas or min(betas) < 0:
         raise ValueError(f"betas={list(betas)}: need at least one, none negative")
-    sums = [_Sums() for _ in betas]
+    sums = [_Statistics() for _ in betas]
     step = max(1, _LOGITS_PER_CHUNK // n)
     with seeded(seed), torch.no_grad():
         for start in range(0, draws, step):
@@ -157,7 +145,7 @@ def init_table(*, n: int, draws: int, seed: int) -> list[SoftmaxRow]:
     ``n=14, draws=60_000`` is the table of ``docs/theory.md``; 14 is about the mean length of a
     Multi30k sentence. Arguments as :func:`softmax_statistics`.
     """
-    return softmax_statistics([case.beta for case in INIT_CASES], n, draws=draws, seed=seed)
+    return softmax_statistics(list(INIT_CASES.values()), n, draws=draws, seed=seed)
 
 
 def gradient_statistics(
@@ -183,69 +171,65 @@ def gradient_statistics(
     Raises:
         ValueError: For an unknown scale or a number that is out of its range.
     """
-    check_least("n", n, 2)
-    check_least("draws", draws, 2)
+    check_min("n", n, 2)
+    check_min("draws", draws, 2)
     with seeded(seed):
         return [_gradients(d_k, scale, n, draws) for d_k in d_ks]
 
 
-class _Sums:
+class _Statistics:
     """Sums of every statistic of a :class:`SoftmaxRow` over chunks of rows."""
 
-    names = ("entropy", "p_max", "concentration", "participation", "jacobian", "square")
-
     def __init__(self) -> None:
-        self.moments = {name: Moments() for name in (*self.names, "saturated", "live")}
+        self.sums: dict[str, Sums] = {}
 
     def add(self, logits: Float[Tensor, "row n"]) -> None:
         """Add the rows of a chunk."""
-        log_p = logits.log_softmax(-1)
-        p = log_p.exp()
-        p_max, second, norm = p.amax(-1), p.square().sum(-1), jacobian_norm(p)
+        sample = Sample(weights=logits.softmax(-1)[None, None])
         values = {
-            "entropy": -(p * log_p).sum(-1),
-            "p_max": p_max,
-            "concentration": second,
-            "participation": 1 / second,
-            "jacobian": norm,
-            "square": norm.square(),
-            "saturated": p_max > SATURATED_ABOVE,
-            "live": 1 - second > LIVE_FROM,
+            "entropy": sample.entropy,
+            "p_max": sample.p_max,
+            "concentration": sample.p_squared,
+            "participation": 1 / sample.p_squared,
+            "jacobian": sample.jacobian_squared.sqrt(),
+            "square": sample.jacobian_squared,
+            "saturated": sample.p_max > SATURATED_ABOVE,
+            "live": sample.one_minus_p_squared > LIVE_FROM,
         }
         for name, value in values.items():
-            self.moments[name].add(value)
+            self.sums.setdefault(name, Sums()).add(value)
 
     def row(self, beta: float, n: int) -> SoftmaxRow:
         """Return the means of what was added."""
-        means = {name: moments.mean() for name, moments in self.moments.items()}
-        rms = self.moments["square"].root()
-        derived = {
-            "entropy_norm": scaled(means["entropy"], 1 / math.log(n)),
-            "jacobian_rms": rms,
-            "gain": scaled(rms, beta),
-        }
-        known = means | derived
-        names = [field.name for field in fields(SoftmaxRow)][2:]
-        return SoftmaxRow(beta, n, **{name: known[name] for name in names})
+        rms = self.sums.pop("square").root()
+        means = {name: sums.mean() for name, sums in self.sums.items()}
+        return SoftmaxRow(
+            beta=beta,
+            n=n,
+            **means,
+            entropy_norm=scaled(means["entropy"], 1 / math.log(n)),
+            jacobian_rms=rms,
+            gain=scaled(rms, beta),
+        )
 
 
 def _gradients(d_k: int, scale: str | float, n: int, draws: int) -> GradientRow:
     names = ("variance", "norm", "query", "keys", "live")
-    sums = {name: Moments() for name in names}
+    sums = {name: Sums() for name in names}
     step = max(1, _COMPONENTS_PER_CHUNK // (n * d_k))
     for start in range(0, draws, step):
         m = min(step, draws - start)
         q = torch.randn(m, 1, 1, d_k, requires_grad=True)
         k = torch.randn(m, 1, n, d_k, requires_grad=True)
-        seen: list[Attended] = []
-        loss = attend(q, k, torch.randn(m, 1, n, 1), scale=scale, tap=seen.append)
+        taps: list[Attended] = []
+        loss = attend(q, k, torch.randn(m, 1, n, 1), scale=scale, tap=taps.append)
         q_grad, k_grad = torch.autograd.grad(loss.sum(), (q, k))
-        weights = seen[0].weights()
-        sums["variance"].add(seen[0].logits().var(dim=-1))
-        sums["norm"].add(jacobian_norm(weights).square())
+        sample = Sample(weights=taps[0].weights())
+        sums["variance"].add(taps[0].logits().var(dim=-1))
+        sums["norm"].add(sample.jacobian_squared)
         sums["query"].add(q_grad.square().sum((-1, -2)))
         sums["keys"].add(k_grad.square().sum((-1, -2)))
-        sums["live"].add(1 - weights.square().sum(-1) > LIVE_FROM)
+        sums["live"].add(sample.one_minus_p_squared > LIVE_FROM)
     beta, rms = sums["variance"].root(), sums["norm"].root()
     return GradientRow(
         d_k=d_k,

@@ -2,22 +2,33 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 
 from attnscale.attention import SCALES, Moments, choose_scale
+from attnscale.attention.stats import LIVE_FROM
 from attnscale.model.layers import INITS
 from attnscale.theory import closed_form as exact
 from attnscale.theory import closed_form_softmax as softmax
-from attnscale.theory.evidence import SHIFTED, largest_of
+from attnscale.theory.draws import seeded
 from attnscale.theory.simulate import Growth, Setting, score_variance
-from attnscale.theory.simulate_logits import score_histogram, score_rows
-from attnscale.theory.simulate_softmax import SoftmaxRow, init_table, softmax_statistics
+from attnscale.theory.simulate_logits import attended, density_of, draw_logits
+from attnscale.theory.simulate_softmax import (
+    INIT_CASES,
+    SATURATED_ABOVE,
+    init_table,
+    softmax_statistics,
+)
 
 Rows = list[dict[str, Any]]
 
 D_KS = (16, 64, 256, 1024)
+SHIFTED = ((1.0, 0.5, -0.5), (10.0, 9.5, 8.5), (100.0, 99.5, 98.5))
+"""Vectors that a popular tutorial calls increasingly sharp; their differences are equal."""
+
 VARIANCES = {
     "second": "mean square",
     "total": "variance, all pairs",
@@ -27,21 +38,20 @@ VARIANCES = {
 
 def settings() -> dict[str, Setting]:
     """Return the inputs whose score variance is simulated, by the name that the page shows."""
-    made = {
+    by_name = {
         "independent q and k": Setting(kind="independent"),
         "correlated: half of the keys, ρ = ½": Setting(kind="correlated"),
     }
     for init in INITS:
-        made[f"LayerNormed x, {init}"] = Setting(kind="projected", init=init, x_cos=0.3)
-    return made
+        by_name[f"LayerNormed x, {init}"] = Setting(kind="projected", init=init, x_cos=0.3)
+    return by_name
 
 
 def growth(*, draws: int, seed: int) -> tuple[Rows, Rows, dict[str, list[Growth]]]:
     """Simulate Var(q·k) over d_k; return points, fitted exponents, and the fits themselves."""
     points, exponents, fits = [], [], {}
     for name, setting in settings().items():
-        rows, found = score_variance(D_KS, setting, draws=draws, seed=seed)
-        fits[name] = found
+        rows, fits[name] = score_variance(D_KS, setting, draws=draws, seed=seed)
         for row in rows:
             for key, label in VARIANCES.items():
                 value = getattr(row, key)
@@ -65,7 +75,7 @@ def growth(*, draws: int, seed: int) -> tuple[Rows, Rows, dict[str, list[Growth]
                 "high": fit.exponent.high,
                 "predicted": fit.predicted,
             }
-            for fit in found
+            for fit in fits[name]
         ]
     return points, exponents, fits
 
@@ -78,13 +88,11 @@ def histograms(*, draws: int, seed: int) -> tuple[Rows, Rows]:
             factor = d_k**-0.5 if scale == "sqrt" else 1.0
             spread = 4.5 * math.sqrt(d_k) * factor
             edges = np.linspace(-spread, spread, 46)
-            found = score_histogram(d_k, scale, edges=edges.tolist(), draws=draws, seed=seed)
-            for low, high, density in zip(
-                found.edges, found.edges[1:], found.density, strict=False
-            ):
-                bars.append(
-                    {"scale": scale, "d_k": d_k, "low": low, "high": high, "density": density}
-                )
+            density = density_of(draw_logits(d_k, scale, draws=draws, seed=seed), edges.tolist())
+            bars += [
+                {"scale": scale, "d_k": d_k, "low": low, "high": high, "density": value}
+                for (low, high), value in zip(pairwise(edges.tolist()), density, strict=True)
+            ]
             x = np.linspace(-spread, spread, 91)
             exactly = exact.logit_density(x, d_k, factor)
             normal = exact.normal_density(x, math.sqrt(d_k) * factor)
@@ -98,10 +106,15 @@ def histograms(*, draws: int, seed: int) -> tuple[Rows, Rows]:
 
 def one_row(*, seed: int) -> Rows:
     """Return ten scores at d_k = 128 as logits and weights, scaled and not."""
+    with seeded(seed), torch.no_grad():
+        q, k = torch.randn(1, 128), torch.randn(1, 10, 128)
+        taps = {scale: attended(q, k, scale) for scale in ("sqrt", "none")}
     return [
-        {"scale": str(row.scale), "key": key, "logit": logit, "weight": weight}
-        for row in score_rows(("sqrt", "none"), d_k=128, n_keys=10, seed=seed)
-        for key, (logit, weight) in enumerate(zip(row.logits, row.weights, strict=True), start=1)
+        {"scale": scale, "key": key, "logit": logit, "weight": weight}
+        for scale, tap in taps.items()
+        for key, (logit, weight) in enumerate(
+            zip(tap.logits().flatten().tolist(), tap.weights().flatten().tolist(), strict=True), 1
+        )
     ]
 
 
@@ -116,6 +129,11 @@ def largest_weight() -> Rows:
         for kind, function in kinds.items()
         for a in np.linspace(0, 10, 101)
     ]
+
+
+def largest_of(vector: Sequence[float]) -> float:
+    """Return the largest weight of a vector's softmax."""
+    return float(torch.tensor(vector, dtype=torch.float64).softmax(dim=0).max())
 
 
 def shifted() -> list[tuple[str, str, float]]:
@@ -138,14 +156,12 @@ STATISTICS: Mapping[str, str] = {
 }
 
 
-def sharpness(*, draws: int, seed: int) -> tuple[Rows, list[SoftmaxRow]]:
+def sharpness(*, draws: int, seed: int) -> Rows:
     """Simulate softmax statistics over β for several n, with their limits."""
     betas = [2.0**power for power in np.arange(-3, 5.01, 0.5)]
-    rows, found = [], []
+    rows: Rows = []
     for n in (8, 14, 64):
-        simulated = softmax_statistics(betas, n, draws=draws, seed=seed)
-        found += simulated
-        for row in simulated:
+        for row in softmax_statistics(betas, n, draws=draws, seed=seed):
             for key, label in STATISTICS.items():
                 base = {"statistic": label, "n": str(n), "beta": row.beta}
                 rows.append({**base, "kind": "simulated", "value": getattr(row, key).value})
@@ -153,15 +169,15 @@ def sharpness(*, draws: int, seed: int) -> tuple[Rows, list[SoftmaxRow]]:
                     {**base, "kind": kind, "value": value}
                     for kind, value in _limits(key, n, row.beta)
                 ]
-    return rows, found
+    return rows
 
 
 def _limits(key: str, n: int, beta: float) -> list[tuple[str, float]]:
     """Return what the closed forms say, each where it is near its range."""
-    made = []
+    limits = []
     critical = softmax.beta_critical(n)
     if key == "entropy_norm" and beta <= critical / 2:
-        made.append(("small β", softmax.entropy_small_beta(n, beta) / math.log(n)))
+        limits.append(("small β", softmax.entropy_small_beta(n, beta) / math.log(n)))
     if beta >= 1.5 * critical:
         limit = softmax.saturated(n, beta)
         values = {
@@ -169,11 +185,11 @@ def _limits(key: str, n: int, beta: float) -> list[tuple[str, float]]:
             "p_max": limit.p_max,
             "jacobian": limit.jacobian,
             "gain": limit.gain,
-            "live": softmax.live_share(n, beta, 0.05),
-            "saturated": 1 - softmax.share_below(n, beta, 0.9),
+            "live": softmax.live_share(n, beta, LIVE_FROM),
+            "saturated": 1 - softmax.share_below(n, beta, SATURATED_ABOVE),
         }
-        made.append(("large β", values[key]))
-    return made
+        limits.append(("large β", values[key]))
+    return limits
 
 
 def mode_places(options: Mapping[str, Mapping[str, float]], *, n: int) -> Rows:
@@ -203,12 +219,10 @@ def mode_places(options: Mapping[str, Mapping[str, float]], *, n: int) -> Rows:
 
 def first_table(*, draws: int, seed: int) -> tuple[Sequence[str], list[list[Any]]]:
     """Return the n = 14 table of initialisations: columns, and rows of numbers with errors."""
-    from attnscale.theory.simulate_softmax import INIT_CASES
-
     columns = ("case", "β", "H ÷ ln n", "largest weight", "1 ÷ Σp²", "‖J‖", "β·rms‖J‖", "p > 0.9")
     rows = [
         [
-            case.name,
+            case,
             row.beta,
             *(
                 getattr(row, key).value

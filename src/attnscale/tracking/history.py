@@ -4,73 +4,19 @@ import math
 import os
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscale.renamed import KEYS, METRICS, earlier_metrics, renamed
 from attnscale.tracking.names import safe_name
+from attnscale.tracking.runs import Run, StoredCurves
 from attnscale.tracking.store import TIMEOUT_SECONDS, Store, open_client, sqlite_path
 
 if TYPE_CHECKING:
-    from mlflow.entities import Run
-    from mlflow.tracking import MlflowClient
+    from mlflow.entities import Run as MlflowRun
 
 PAGE = 200
-
-
-@dataclass(frozen=True)
-class RecordedRun:
-    """A run as the store has it.
-
-    Attributes:
-        run_id: MLflow's id.
-        name: The run's readable name.
-        status: FINISHED, FAILED, KILLED or RUNNING.
-        tags: Tag name to text.
-        parameters: Parameter name to text.
-        metrics: Metric name to its last value.
-    """
-
-    run_id: str
-    name: str
-    status: str
-    tags: dict[str, str]
-    parameters: dict[str, str]
-    metrics: dict[str, float]
-
-
-def _plain(run: "Run") -> RecordedRun:
-    return RecordedRun(
-        run.info.run_id,
-        run.info.run_name or run.info.run_id,
-        run.info.status,
-        dict(run.data.tags),
-        {renamed(key, KEYS): value for key, value in run.data.params.items()},
-        {renamed(name, METRICS): value for name, value in run.data.metrics.items()},
-    )
-
-
-def _search(
-    client: "MlflowClient", experiment: str, query: str, most: int | None = None
-) -> list[RecordedRun]:
-    found = client.get_experiment_by_name(experiment)
-    if found is None:
-        raise ValueError(f"tracking.experiment={experiment}: no such experiment in this store")
-    runs: list[RecordedRun] = []
-    token: str | None = None
-    while True:
-        page = client.search_runs(
-            [found.experiment_id],
-            query,
-            max_results=min(PAGE, most or PAGE),
-            order_by=["attributes.start_time DESC"],
-            page_token=token,
-        )
-        runs += [_plain(run) for run in page]
-        token = page.token
-        if not token or (most is not None and len(runs) >= most):
-            return runs
 
 
 class History:
@@ -83,7 +29,39 @@ class History:
         self.client, self.experiment = open_client(store), experiment
         self.database = sqlite_path(store.uri)
 
-    def sweep_runs(self, sweep: str) -> list[RecordedRun]:
+    def _run(self, run: "MlflowRun") -> Run:
+        return Run.stored(
+            run_id=run.info.run_id,
+            name=run.info.run_name or run.info.run_id,
+            status=run.info.status,
+            tags=dict(run.data.tags),
+            parameters={renamed(key, KEYS): text for key, text in run.data.params.items()},
+            metrics={renamed(name, METRICS): value for name, value in run.data.metrics.items()},
+            curves=StoredCurves(partial(self.points, run.info.run_id)),
+        )
+
+    def _search(self, query: str, limit: int | None = None) -> list[Run]:
+        experiment = self.client.get_experiment_by_name(self.experiment)
+        if experiment is None:
+            raise ValueError(
+                f"tracking.experiment={self.experiment}: no such experiment in this store"
+            )
+        runs: list[Run] = []
+        token: str | None = None
+        while True:
+            page = self.client.search_runs(
+                [experiment.experiment_id],
+                query,
+                max_results=min(PAGE, limit or PAGE),
+                order_by=["attributes.start_time DESC"],
+                page_token=token,
+            )
+            runs += [self._run(run) for run in page]
+            token = page.token
+            if not token or (limit is not None and len(runs) >= limit):
+                return runs
+
+    def sweep_runs(self, sweep: str) -> list[Run]:
         """Return the job runs of a sweep, in job order.
 
         Args:
@@ -93,19 +71,17 @@ class History:
             ValueError: If there is no such sweep.
         """
         if sweep == "latest":
-            newest = _search(self.client, self.experiment, "tags.kind = 'sweep'", most=1)
+            newest = self._search("tags.kind = 'sweep'", limit=1)
             if not newest:
                 raise ValueError("sweep=latest: no sweep was recorded in this store yet")
             sweep = newest[0].tags["sweep"]
         quoted = sweep.replace("'", "")
-        runs = _search(
-            self.client, self.experiment, f"tags.sweep = '{quoted}' and tags.kind = 'run'"
-        )
+        runs = self._search(f"tags.sweep = '{quoted}' and tags.kind = 'run'")
         if not runs:
             raise ValueError(f"sweep={sweep}: no runs of a sweep of that name in this store")
         return sorted(runs, key=lambda run: int(run.tags.get("job", "0")))
 
-    def newest_of(self, override: str) -> list[RecordedRun]:
+    def newest_of(self, override: str) -> list[Run]:
         """Return the runs of the newest finished sweep that was started with an override.
 
         Nothing if there is no such sweep, or no such experiment in the store.
@@ -115,9 +91,7 @@ class History:
         """
         if self.client.get_experiment_by_name(self.experiment) is None:
             return []
-        sweeps = _search(
-            self.client, self.experiment, "tags.kind = 'sweep' and attributes.status = 'FINISHED'"
-        )
+        sweeps = self._search("tags.kind = 'sweep' and attributes.status = 'FINISHED'")
         for sweep in sweeps:
             if override in sweep.tags.get("overrides", "").split():
                 return self.sweep_runs(sweep.tags["sweep"])
@@ -128,12 +102,12 @@ class History:
         if self.client.get_experiment_by_name(self.experiment) is None:
             return {}
         made: dict[str, float] = {}
-        for run in _search(self.client, self.experiment, f"tags.{tag} = '{text}'"):
+        for run in self._search(f"tags.{tag} = '{text}'"):
             if metric in run.metrics:
                 made.setdefault(run.name, run.metrics[metric])
         return made
 
-    def matching(self, query: str) -> list[RecordedRun]:
+    def matching(self, query: str) -> list[Run]:
         """Return the job runs of the experiment that an MLflow filter matches, oldest first.
 
         Raises:
@@ -144,12 +118,12 @@ class History:
         whole = f"tags.kind = 'run' and ({query})" if " or " in query.lower() else query
         whole = whole or "tags.kind = 'run'"
         try:
-            runs = _search(self.client, self.experiment, whole)
+            runs = self._search(whole)
         except MlflowException as error:
             raise ValueError(f"filter={query}: {str(error).splitlines()[0]}") from error
         return [run for run in reversed(runs) if run.tags.get("kind") == "run"]
 
-    def by_id(self, run_id: str) -> RecordedRun:
+    def by_id(self, run_id: str) -> Run:
         """Return one run.
 
         Raises:
@@ -158,16 +132,14 @@ class History:
         from mlflow.exceptions import MlflowException
 
         try:
-            return _plain(self.client.get_run(run_id))
+            return self._run(self.client.get_run(run_id))
         except MlflowException as error:
             raise ValueError(f"runs: no run {run_id} in this store") from error
 
-    def parent(self, sweep: str) -> RecordedRun | None:
+    def parent(self, sweep: str) -> Run | None:
         """Return the parent run of a sweep, or None."""
         quoted = sweep.replace("'", "")
-        found = _search(
-            self.client, self.experiment, f"tags.sweep = '{quoted}' and tags.kind = 'sweep'", most=1
-        )
+        found = self._search(f"tags.sweep = '{quoted}' and tags.kind = 'sweep'", limit=1)
         return found[0] if found else None
 
     def points(self, run_id: str, metric: str) -> list[tuple[int, float, int]]:

@@ -1,0 +1,1 @@
+"""One vocabulary for results: runs and settings, estimates and differences, curves."""

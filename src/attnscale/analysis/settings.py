@@ -1,0 +1,198 @@
+"""Which runs belong together: everything that varies except the seed, found by itself.
+
+Of the parameters that vary, those are kept that tell settings apart; one that always changes
+together with others is left out of the name and listed as a confound.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from attnscale.analysis.estimate import Estimate, estimate
+from attnscale.tracking.runs import OBJECTIVE, Run
+
+SCALE, D_K, LR = "attention.scale", "model.d_k", "optimizer.lr"
+FIRST = (SCALE, "model._target_", D_K, LR)
+"""Parameters that name a setting before any other."""
+
+NOISE = ("seed", "folder", "checkpoint", "threads", "allocator", "data.seed")
+NOISE_PREFIXES = ("tracking.", "tags.", "callbacks.", "trainer.default_root_dir", "trainer.logger")
+MISSING = "–"
+MAX_CELLS = 10_000
+"""Combinations of values of which the missing ones are listed."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Runs that differ in their seed only.
+
+    Attributes:
+        values: Key to text, in the order of the keys.
+        runs: The runs.
+    """
+
+    values: dict[str, str]
+    runs: tuple[Run, ...]
+
+    @property
+    def label(self) -> str:
+        """A short name such as ``scale=none d_k=64``."""
+        return labelled(self.values) or "all runs"
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """Seed -> best validation loss of the runs that finished."""
+        return self.by_seed(OBJECTIVE)
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean of the losses over seeds, infinite without any."""
+        losses = self.losses.values()
+        return sum(losses) / len(losses) if losses else math.inf
+
+    def by_seed(self, metric: str) -> dict[int, float]:
+        """Return seed -> a metric of the runs that finished."""
+        values = ((run.seed, run.value(metric)) for run in self.runs)
+        return {seed: value for seed, value in values if value is not None}
+
+    def estimate(self, metric: str) -> Estimate | None:
+        """Return mean and spread of a metric over the runs that finished, or None."""
+        values = [v for v in (run.value(metric) for run in self.runs) if v is not None]
+        return estimate(values) if values else None
+
+    def count(self, outcome: str) -> int:
+        """Return how many runs came to an outcome."""
+        return sum(run.outcome == outcome for run in self.runs)
+
+    @property
+    def sound(self) -> bool:
+        """Whether some run finished and none diverged: only then it can be called best."""
+        return bool(self.losses) and self.count("diverged") == 0
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All settings of a report.
+
+    Attributes:
+        keys: Parameters that name a setting.
+        settings: The settings, in the order of their values.
+        together: Key -> other parameters that change whenever it does.
+        missing: Labels of combinations of values that no run has; none if there are too many.
+    """
+
+    keys: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    together: dict[str, list[str]]
+    missing: tuple[str, ...]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of all settings."""
+        return [run for setting in self.settings for run in setting.runs]
+
+    def numbers(self) -> list[str]:
+        """Return the keys whose values are all numbers, two or more of them."""
+        return [
+            key
+            for key in self.keys
+            if all(is_number(s.values[key]) for s in self.settings)
+            and len({s.values[key] for s in self.settings}) > 1
+        ]
+
+
+def short(key: str) -> str:
+    """Return the last word of a dotted key."""
+    name = key.rpartition(".")[2]
+    return "model" if name == "_target_" else name
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """Return each key's last word, or the whole key where several end alike."""
+    words = {key: short(key) for key in keys}
+    listed = list(words.values())
+    return {key: word if listed.count(word) == 1 else key for key, word in words.items()}
+
+
+def labelled(values: Mapping[str, str]) -> str:
+    """Return a setting in words such as ``scale=none d_k=64``."""
+    names = short_names(values)
+    return " ".join(f"{names[key]}={value}" for key, value in values.items())
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _noise(key: str) -> bool:
+    return key in NOISE or key.startswith(NOISE_PREFIXES)
+
+
+def _order(value: str) -> tuple[int, float, str]:
+    """Sort numbers as numbers, before words."""
+    return (0, float(value), "") if is_number(value) else (1, 0.0, value)
+
+
+def _groups(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], list[Run]]:
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        groups.setdefault(tuple(run.parameters.get(key, MISSING) for key in keys), []).append(run)
+    return groups
+
+
+def varying(runs: Sequence[Run]) -> list[str]:
+    """Return the parameters that differ between runs, the telling ones first."""
+    keys = {key for run in runs for key in run.parameters if not _noise(key)}
+    differ = [key for key in keys if len({run.parameters.get(key, MISSING) for run in runs}) > 1]
+    return sorted(differ, key=lambda key: (FIRST.index(key) if key in FIRST else len(FIRST), key))
+
+
+def _telling(runs: Sequence[Run], candidates: Sequence[str]) -> list[str]:
+    """Return the keys that each split the runs further, in order."""
+    telling: list[str] = []
+    size = 1
+    for key in candidates:
+        refined = len(_groups(runs, [*telling, key]))
+        if refined > size:
+            telling, size = [*telling, key], refined
+    return telling
+
+
+def _value(key: str, text: str) -> str:
+    # attnscale.model.transformer.Transformer: the class is enough.
+    return text.rpartition(".")[2] if key.endswith("_target_") else text
+
+
+def make_grid(runs: Sequence[Run]) -> Grid:
+    """Group runs into settings."""
+    candidates = varying(runs)
+    keys = _telling(runs, candidates)
+    together: dict[str, list[str]] = {}
+    for key in keys:
+        rest = [other for other in candidates if other not in keys]
+        same = [o for o in rest if len(_groups(runs, [key])) == len(_groups(runs, [key, o]))]
+        if same:
+            together[key] = same
+    groups = _groups(runs, keys)
+    settings = [
+        Setting(
+            {key: _value(key, text) for key, text in zip(keys, values, strict=True)}, tuple(alike)
+        )
+        for values, alike in groups.items()
+    ]
+    settings.sort(key=lambda setting: tuple(map(_order, setting.values.values())))
+    present = {tuple(setting.values.values()) for setting in settings}
+    axes = [sorted({setting.values[key] for setting in settings}, key=_order) for key in keys]
+    # Runs that were never meant as a grid can have more cells than could be counted.
+    a_grid = bool(keys) and math.prod(map(len, axes)) <= MAX_CELLS
+    missing = [
+        labelled(dict(zip(keys, cell, strict=True)))
+        for cell in (itertools.product(*axes) if a_grid else ())
+        if cell not in present
+    ]
+    return Grid(tuple(keys), tuple(settings), together, tuple(missing))

@@ -1,0 +1,1 @@
+"""Popular claims: text, evidence, training, verdicts and the document of them."""

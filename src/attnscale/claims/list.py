@@ -1,0 +1,216 @@
+"""Popular claims about the scale of attention, each with what settles it, and their verdicts.
+
+A claim is one record here: its text, the statistic, the judge that reads what theory computes and
+the judge that reads what was trained, with the experiments that train it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from attnscale.analysis.rates import Results
+from attnscale.claims import theory, training
+from attnscale.claims.evidence import Evidence
+from attnscale.claims.judgement import FAILS, HOLDS, OPEN, Judgement, together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claim.
+
+    Attributes:
+        number: Where it stands in the list.
+        text: What is claimed.
+        statistic: What settles it.
+        theory: Judge of the evidence that theory gives, or None where only training can tell.
+        training: Judge of the runs of ``experiments``, or None.
+        experiments: Configurations in ``conf/experiment/`` that settle it by training.
+    """
+
+    number: int
+    text: str
+    statistic: str
+    theory: Callable[[Evidence], Judgement] | None = None
+    training: Callable[[Results], Judgement] | None = None
+    experiments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A claim with what was found."""
+
+    claim: Claim
+    judgement: Judgement
+
+
+def _not_run(experiments: Sequence[str]) -> Judgement:
+    commands = ", ".join(f"`python -m src.train -m experiment={name}`" for name in experiments)
+    return Judgement(OPEN, f"not run: {commands}")
+
+
+def _judge(claim: Claim, evidence: Evidence, results: Results) -> Judgement:
+    """Judge a claim by theory, by training, or by both together."""
+    recorded = {name: results[name] for name in claim.experiments if results.get(name)}
+    parts = [] if claim.theory is None else [claim.theory(evidence)]
+    if recorded and claim.training is not None:
+        trained = claim.training(recorded)
+        parts.append(Judgement(trained.verdict, f"trained: {trained.value}"))
+    elif recorded:
+        parts.append(Judgement(OPEN, f"recorded, not judged yet: {', '.join(recorded)}"))
+    elif claim.experiments:
+        parts.append(_not_run(claim.experiments))
+    verdict = together([part.verdict for part in parts])
+    if verdict == HOLDS and any(part.verdict == OPEN for part in parts):
+        verdict = OPEN
+    return Judgement(verdict, "; ".join(part.value for part in parts))
+
+
+def judge_all(evidence: Evidence, results: Results) -> list[Settled]:
+    """Judge every claim.
+
+    Args:
+        evidence: What was computed.
+        results: What was trained; an experiment that was not run is left out.
+    """
+    return [Settled(claim, _judge(claim, evidence, results)) for claim in CLAIMS]
+
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        number=1,
+        text="softmax([10, 9.5, 8.5]) is sharper than softmax([1, 0.5, −0.5])",
+        statistic="difference of the largest weights",
+        theory=theory.shift,
+    ),
+    Claim(
+        number=2,
+        text="Without scaling, models with d_k > 64 do not converge",
+        statistic="loss at the best of several learning rates, share of diverged runs",
+        training=training.convergence,
+        experiments=("claim_unscaled_convergence", "claim_unscaled_convergence_translation"),
+    ),
+    Claim(
+        number=3,
+        text="Without scaling, gradients vanish",
+        statistic="rms gradient of q at the start, none ÷ sqrt; share of live rows",
+        theory=theory.gradients,
+    ),
+    Claim(
+        number=4,
+        text="Dividing by √d_k makes the standard deviation of the logits 1",
+        statistic="deviation within rows of the untrained models, four initialisations",
+        theory=theory.unit_deviation,
+    ),
+    Claim(
+        number=5,
+        text="q and k are independent, so √d_k is the right factor",
+        statistic="exponent of the scores' deviation over d_k: ½ if independent, 1 if aligned",
+        theory=theory.independence,
+        experiments=("claim_alignment",),
+    ),
+    Claim(
+        number=6,
+        text="Reformer replaces the scaling by a learnable temperature",
+        statistic="how the spread of its logits, ÷ that of the usual ones, grows with d_k",
+        theory=theory.reformer,
+    ),
+    Claim(
+        number=7,
+        text="The factor adds or limits expressivity",
+        statistic="difference of the functions after W_q × 1/√d_k",
+        theory=theory.expressivity,
+    ),
+    Claim(
+        number=8,
+        text="1/√d_k can always be folded into the initialisation",
+        statistic="loss curves of folded and sqrt, by optimizer",
+        theory=theory.folding,
+        training=training.against("sqrt", FAILS, FAILS),
+        experiments=("claim_folding",),
+    ),
+    Claim(
+        number=9,
+        text="The variance of the logits must be 1 for training to work",
+        statistic="loss for factors of 1/16 to 16 times 1/√d_k",
+        training=training.unit_variance,
+        experiments=("claim_unit_variance",),
+    ),
+    Claim(
+        number=10,
+        text="Normalising q and k makes the scale irrelevant",
+        statistic="deviation of the logits at the start, d_k = 64 and 512",
+        theory=theory.cosine,
+    ),
+    Claim(
+        number=11,
+        text="LayerNorm on the scores is like scaling them",
+        statistic="how much the rows' deviations differ from row to row",
+        theory=theory.score_layernorm,
+    ),
+    Claim(
+        number=12,
+        text="Low entropy is bad",
+        statistic="loss against entropy, runs of one learning rate",
+        experiments=("claim_entropy",),
+    ),
+    Claim(
+        number=13,
+        text="ln n is the right law of length",
+        statistic="loss of the modes that know n, against sqrt",
+        training=training.against("sqrt", HOLDS, FAILS),
+        experiments=("claim_length_law",),
+    ),
+    Claim(
+        number=14,
+        text="Subtracting s·ln n from the logits changes attention (as SSMax is sometimes written)",
+        statistic="change of the weights",
+        theory=theory.subtracting,
+    ),
+    Claim(
+        number=15,
+        text="With sqrt a larger d_k is neutral",
+        statistic="loss over d_k, d_model and the number of heads held",
+        training=training.width,
+        experiments=("claim_width",),
+    ),
+    Claim(
+        number=16,
+        text="Adam is invariant to scale, so the factor does not matter",
+        statistic="loss curves of none and sqrt under Adam",
+        theory=theory.adam,
+    ),
+    Claim(
+        number=17,
+        text="Without the factor the softmax overflows",
+        statistic="share of finite outputs in fp32, bf16 and fp16",
+        theory=theory.overflow,
+    ),
+    Claim(
+        number=18,
+        text="Dividing by d_k is too flat (and hurts training)",
+        statistic="entropy at the start; loss by learning rate",
+        theory=theory.inverse,
+        training=training.against("sqrt", FAILS, HOLDS),
+        experiments=("claim_inverse",),
+    ),
+    Claim(
+        number=19,
+        text="A learned temperature gains little",
+        statistic="loss of learned against sqrt, over seeds",
+        training=training.against("sqrt", FAILS, HOLDS),
+        experiments=("claim_learned_temperature",),
+    ),
+    Claim(
+        number=20,
+        text="Scaling speeds up convergence and generalises better",
+        statistic="steps to a common loss; test loss, at each mode's best rate",
+        training=training.speed,
+        experiments=("claim_unscaled_convergence", "claim_unscaled_convergence_translation"),
+    ),
+    Claim(
+        number=21,
+        text="A good initialisation, or LayerNorm, replaces the factor in part",
+        statistic="loss of none against sqrt under each initialisation and norm",
+        training=training.initialisation,
+        experiments=("claim_initialisation",),
+    ),
+)

@@ -1,0 +1,146 @@
+"""The generated document of the scale modes, docs/modes.md, and what was measured for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from attnscale.analysis.estimate import between
+from attnscale.analysis.rates import Runs
+from attnscale.analysis.tables import markdown_table
+from attnscale.attention import SCALES, Scale
+from attnscale.theory.initialisation import mode_std
+from attnscale.tracking.history import History
+from attnscale.tracking.store import Store
+
+BENCHMARKS = "benchmarks"
+"""MLflow experiment of the project's own timings."""
+
+LEFT_OUT = {
+    "u-μP's scale": "part of a method that rescales outputs and backward passes of every layer",
+    "√(3 d_k) of DeBERTa": "belongs to its disentangled position terms, which are not here",
+    "1/(√d_k (layer + 1)) of GPT-2's option": "depends on the layer; a number per run covers it",
+    "query-key layer scaling of Megatron": "multiplied back before the softmax: no change at all",
+    "q and k each × d_k^−¼ (Performer)": "equal to sqrt in exact arithmetic; for fp16's range only",
+    "r / Σ‖k_j‖": "published with simulations only; near uniform for many keys",
+    "temperature over channels (XCiT)": "attends over channels, not over positions",
+    "L2-normed keys of Reformer": "part of LSH attention, where q and k are one",
+    "Llama 4's temperature": "1 for every position below 8,192",
+    "YaRN's temperature": "1 without an extension of the context",
+    "additive, sigmoid, entmax, sparsemax, softmax with a sink": "other score functions and "
+    "normalisers: a later step; a scale can bring its own weights already",
+    "Linformer, LSH, kernels": "cheaper attentions, which still divide by √d_k",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeFigures:
+    """What was measured of one mode.
+
+    Attributes:
+        start: Standard deviation of the logits at the start, with its interval, as text.
+        cost: Time of a step ÷ that of sqrt, or None if it was not measured.
+        milliseconds: Time of a step, likewise.
+    """
+
+    start: str
+    cost: float | None = None
+    milliseconds: float | None = None
+
+
+def kind(mode: type[Scale]) -> str:
+    """Return what sort of function a mode has."""
+    if not mode.is_softmax:
+        return "normaliser"
+    return "q/k" if mode.fusible else "score"
+
+
+def registry_table(options: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the modes with formula, options, kind and source, from the registry alone."""
+    rows = []
+    for name, mode in SCALES.items():
+        texts = ", ".join(f"`{key}={value:g}`" for key, value in options.get(name, {}).items())
+        rows.append([f"`{name}`", mode.formula, texts, kind(mode), mode.source])
+    return markdown_table(["attention.scale", "logit", "options", "function", "source"], rows)
+
+
+def modes_document(
+    options: Mapping[str, Mapping[str, float]],
+    figures: Mapping[str, ModeFigures],
+    runs: Runs,
+) -> str:
+    """Return docs/modes.md.
+
+    Args:
+        options: Options of the modes with their values in ``conf/``.
+        figures: What was measured, by mode.
+        runs: Runs of ``experiment=scale_modes``; empty if it was not run.
+    """
+
+    def text(value: float | None, digits: str) -> str | None:
+        return None if value is None else format(value, digits)
+
+    by_scale = {run.scale: run for run in runs}
+    rows = []
+    for name in SCALES:
+        measured, run = figures.get(name), by_scale.get(name)
+        rows.append(
+            [
+                f"`{name}`",
+                None if measured is None else measured.start,
+                None if measured is None else text(measured.milliseconds, ".1f"),
+                None if measured is None else text(measured.cost, ".2f"),
+                None if run is None else text(run.loss, ".4f"),
+                None if run is None else text(run.value("test/bleu"), ".2f"),
+            ]
+        )
+    columns = ["mode", "initial deviation", "ms/step", "÷ sqrt", "best val loss", "test BLEU"]
+    left_out = [[name, reason] for name, reason in LEFT_OUT.items()]
+    return f"""# Scale modes
+
+Generated from the registry by `python -m src.theory docs=docs`; do not edit. r = q·k is the score,
+τ and γ are learned, n is the number of kept keys of a row. Options are set with
+`attention.options.<mode>.<option>=…`; a positive number as `attention.scale` multiplies the score.
+
+{registry_table(options)}
+
+Every mode but those with a score function or a normaliser may run on PyTorch's fused attention.
+What a mode learns gets no weight decay, and what it multiplies the logits by is recorded
+(`attention/<path>/learned_scale`).
+
+With any mode: `attention.qk_clip=100` (QK-Clip, Kimi Team 2025: after a step, W_q and W_k of a head
+whose largest logit was above 100 shrink by a share of `attention.qk_clip_alpha=0.5` each) and
+`attention.sigma_reparam=qk` or `all` (σReparam, Zhai et al. 2023, on the q and k projections, or on
+every linear layer).
+
+## Measured
+
+Initial deviation: standard deviation of the logits within rows, untrained pre-norm Transformer,
+d_k = d_model = 64, PyTorch's initialisation, 95 % interval over seeds (`python -m src.theory`).
+ms/step and ÷ sqrt: a training step of the default Transformer and its ratio to one of `sqrt`, all
+modes in turn, medians (`python -m benchmarks.modes`). Loss and BLEU:
+`python -m src.train -m experiment=scale_modes` (the bundled corpus, one seed).
+
+{markdown_table(columns, rows)}
+
+## Left out
+
+{markdown_table(["method", "why"], left_out)}
+"""
+
+
+def mode_figures(
+    store: Store, options: Mapping[str, Mapping[str, float]]
+) -> dict[str, ModeFigures]:
+    """Measure every mode's initial deviation, and read what a step costs if it was timed."""
+    timings = History(store, BENCHMARKS)
+    costs, times = (
+        timings.newest_values("kind", "mode_cost", f"bench/{name}")
+        for name in ("step_ratio", "step_ms")
+    )
+    return {
+        name: ModeFigures(
+            start=between(mode_std(name, options.get(name, {}), seeds=8, seed=0)),
+            cost=costs.get(name),
+            milliseconds=times.get(name),
+        )
+        for name in SCALES
+    }

@@ -1,0 +1,3 @@
+from tests.support.runs import history, plant, store
+
+__all__ = ["history", "plant", "store"]
