@@ -127,10 +127,11 @@ def tables(folder: Path) -> dict[str, list[list[float | str]]]:
         except ValueError:
             return text
 
-    return {
-        path.name: [[cell(text) for text in row] for row in csv.reader(path.open(encoding="utf-8"))]
-        for path in sorted(folder.glob("*.csv"))
-    }
+    def rows(path: Path) -> list[list[float | str]]:
+        text = io.StringIO(path.read_text(encoding="utf-8"), newline="")
+        return [[cell(one) for one in row] for row in csv.reader(text)]
+
+    return {path.name: rows(path) for path in sorted(folder.glob("*.csv"))}
 
 
 def comparable(run: Run) -> dict[str, float]:
