@@ -14,12 +14,12 @@ import pytest
 import torch
 import yaml
 
+from attnscale.cli.resume import resumed_config
 from attnscale.config import build
 from attnscale.config.build import compose
 from attnscale.experiment import run
 from attnscale.experiment.checkpoints import load_checkpoint
 from attnscale.experiment.trained import Translator
-from attnscale.sweep.resume import resumed_config
 
 ROOT = Path(__file__).resolve().parents[2]
 

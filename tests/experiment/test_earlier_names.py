@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from attnscale.cli.resume import resumed_config
 from attnscale.experiment.checkpoints import load_checkpoint
-from attnscale.sweep.resume import resumed_config
 
 SHORT = (
     "trainer.max_epochs=1",

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from attnscale.cli.report import write
 from attnscale.report.page import Report, make_report, shown_settings
 from attnscale.report.runs import Asked
 from attnscale.report.settings import make_grid
-from attnscale.sweep.report import write
 from attnscale.tracking.history import History
 from attnscale.tracking.record import FAILED, FINISHED, Record
 from attnscale.tracking.store import Store

@@ -27,6 +27,15 @@ def project_root() -> Path:
     return checkout if (checkout / "conf" / "train.yaml").is_file() else Path.cwd()
 
 
+def shown_path(path: str | Path) -> str:
+    """Return a path as it can be pasted: relative to the current folder where that is shorter."""
+    path = Path(path)
+    relative = os.path.relpath(path)
+    return (
+        relative if len(relative) < len(str(path)) and not relative.startswith("..") else str(path)
+    )
+
+
 def plain(config: DictConfig, targets: Targets = NO_ALLOWANCE) -> dict[str, Any]:
     """Resolve a composed configuration into plain dictionaries, lists and values.
 

@@ -4,7 +4,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +159,26 @@ class Record:
             write_block(self.client, self._database, self.run_id, block)
             del self._points[: len(block)]
         self._written = time.monotonic()
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """End the run with the block: FINISHED, FAILED with its error, or KILLED on Ctrl-C."""
+        status = FAILED
+        try:
+            yield
+            status = FINISHED
+        except KeyboardInterrupt:
+            status = KILLED
+            raise
+        except BaseException as error:
+            self.tags({"error": f"{type(error).__name__}: {error}"})
+            raise
+        finally:
+            self.end(status)
+
+    def delete(self) -> None:
+        """Take the run out of the record."""
+        self.client.delete_run(self.run_id)
 
     def end(self, status: str) -> None:
         """Write what is left and end the run as FINISHED, FAILED or KILLED."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 from tabulate import tabulate
 
-from attnscale.config.build import plain, project_root
-from attnscale.sweep.screen import number, say, shown_path
+from attnscale.cli.screen import number, say
+from attnscale.config.build import plain, project_root, shown_path
 from attnscale.tracking.history import History
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import Store, find_store

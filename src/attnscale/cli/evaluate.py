@@ -1,60 +1,16 @@
-"""What the apps translate and evaluate do."""
+"""What the app evaluate does."""
 
 import json
-import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from tabulate import tabulate
 
-from attnscale.config.build import plain, project_root
-from attnscale.config.targets import Targets
-from attnscale.sweep.overrides import allowed
-from attnscale.sweep.screen import COLUMNS, number, say
+from attnscale.cli.screen import COLUMNS, number, say
+from attnscale.cli.translate import checkpoint_config
+from attnscale.config.build import project_root
 from attnscale.tracking.store import find_store
-
-
-def _checkpoint(config: DictConfig) -> tuple[dict[str, Any], Targets]:
-    targets = Targets(allowed(sys.argv[1:]))
-    made = plain(config, targets)
-    targets.check(made)
-    if made["checkpoint"] is None:
-        raise ValueError("checkpoint is missing: give checkpoint=PATH")
-    return made, targets
-
-
-def translate(config: DictConfig) -> None:
-    """Translate ``input`` to ``output``, line by line in order.
-
-    Raises:
-        ValueError: If the checkpoint or the input cannot be read.
-    """
-    from attnscale.data.corpus import decode_line, read_lines
-    from attnscale.experiment.trained import Translator
-
-    made, targets = _checkpoint(config)
-    translator = Translator(made["checkpoint"], made["device"], targets)
-    given: Iterable[str]
-    if made["input"] == "-":
-        given = (
-            decode_line(line, "standard input", number)
-            for number, line in enumerate(sys.stdin.buffer, start=1)
-        )
-    else:
-        path = Path(made["input"])
-        if not path.is_file():
-            raise ValueError(f"input={path}: no such file")
-        given = read_lines(path)
-    lines = translator.lines(given, made["batch_sentences"])
-    if made["output"] == "-":
-        for line in lines:
-            sys.stdout.buffer.write(f"{line}\n".encode())
-        sys.stdout.buffer.flush()
-    else:
-        Path(made["output"]).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def evaluate(config: DictConfig) -> None:
@@ -67,7 +23,7 @@ def evaluate(config: DictConfig) -> None:
     from attnscale.experiment.checkpoints import load_checkpoint
     from attnscale.experiment.trained import evaluation_config
 
-    made, targets = _checkpoint(config)
+    made, targets = checkpoint_config(config)
     state = load_checkpoint(made["checkpoint"], targets)
     data = {
         key: value for key, value in made["data"].items() if key != "split" and value is not None

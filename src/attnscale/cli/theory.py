@@ -10,11 +10,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from tabulate import tabulate
 
-from attnscale.config.build import plain, project_root
+from attnscale.cli.job import run_job
+from attnscale.cli.screen import say
+from attnscale.config.build import plain, project_root, shown_path
 from attnscale.experiment import Result
-from attnscale.sweep.job import run_job
-from attnscale.sweep.screen import say, shown_path
-from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
+from attnscale.sweep.state import Launch
+from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
 
 SMALLEST = {"n": 2, "draws": 2, "pairs": 2, "replicates": 2, "models": 2}
@@ -31,35 +32,24 @@ def _shorter(text: str) -> str:
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
-def _theory(config: DictConfig, sweep: dict[str, Any] | None, name: str) -> Result:
+def _theory(config: DictConfig, sweep: Launch | None, name: str) -> Result:
     made = plain(config)
     _check(made)
     store = find_store(made["tracking"]["uri"], project_root())
     overrides = list(HydraConfig.get().overrides.task)
     tags = {"overrides": " ".join(overrides), "kind": "run", "folder": made["folder"]}
     if sweep is not None:
-        tags |= {"sweep": sweep["name"], "job": str(HydraConfig.get().job.num)}
+        tags |= {"sweep": sweep.name, "job": str(HydraConfig.get().job.num)}
     record = Record.start(
         store,
         experiment=made["tracking"]["experiment"],
         name=made["tracking"]["run_name"] or ("theory" if sweep is None else name),
-        parent=None if sweep is None else sweep["parent"],
+        parent=None if sweep is None else sweep.parent,
         tags=tags,
     )
-    status = FAILED
-    try:
+    with record.ending():
         record.parameters(made)
-        result = _make(made, record)
-        status = FINISHED
-    except KeyboardInterrupt:
-        status = KILLED
-        raise
-    except BaseException as error:
-        record.tags({"error": f"{type(error).__name__}: {error}"})
-        raise
-    finally:
-        record.end(status)
-    return result
+        return _make(made, record)
 
 
 def _make(made: dict[str, Any], record: Record) -> Result:

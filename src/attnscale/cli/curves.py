@@ -5,9 +5,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from attnscale.config.build import plain, project_root
+from attnscale.cli.screen import say
+from attnscale.config.build import plain, project_root, shown_path
 from attnscale.figures.curves import draw_curves
-from attnscale.sweep.screen import say, shown_path
 from attnscale.tracking.history import History
 from attnscale.tracking.store import find_store
 

@@ -1,0 +1,150 @@
+"""How an app is launched: one line for a person's mistake, true statuses, and a summary."""
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from attnscale.cli.job import (
+    TRACEBACK_VARIABLE,
+    USER_ERRORS,
+    answer,
+    reason,
+    run_job,
+    wants_traceback,
+)
+from attnscale.cli.problems import explain
+from attnscale.cli.report import finish
+from attnscale.cli.screen import sweep_table
+from attnscale.config.build import register
+from attnscale.config.hydra_section import bounded_hydra
+from attnscale.experiment.result import RUN_FILE
+from attnscale.sweep.state import Sweep, launched_sweeps, read_jobs
+from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
+
+__all__ = ["answer", "launch", "run_job"]
+
+HYDRA_VARIABLE = "HYDRA_FULL_ERROR"
+
+register()
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, handled like a Ctrl-C."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    # Once is enough: a second signal must not interrupt the writing of the record.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Terminated
+
+
+def _end_lost(sweep: Sweep, index: int, status: str) -> None:
+    """End the run of a job that ended without a word, so that it does not look alive."""
+    file = sweep.folder / str(index) / RUN_FILE
+    if file.is_file():
+        run_id = json.loads(file.read_text())["run_id"]
+        Record.attach(sweep.record.store, run_id).end(status)
+
+
+def _finish_sweep(sweep: Sweep, interrupted: bool, problem: str | None) -> int:
+    """End the parent run, print the table, and return the exit status."""
+    jobs = read_jobs(sweep.folder)
+    if not jobs and problem is not None:
+        # Nothing was run: there is nothing to record.
+        sweep.record.end(FAILED)
+        sweep.record.delete()
+        return 1
+    for job in jobs:
+        if job.status == "LOST":
+            _end_lost(sweep, job.index, KILLED if interrupted else FAILED)
+    bad = [job for job in jobs if job.status != "FINISHED"]
+    status = KILLED if interrupted else FAILED if bad or problem else FINISHED
+    ended = f"{len(jobs) - len(bad)} of {len(jobs)} started jobs finished"
+    note = f"Sweeps {sweep.described}. {status}, {time.strftime('%F %T')}: {ended}."
+    sweep.record.tags({"mlflow.note.content": note})
+    table = sweep_table(jobs)
+    sweep.record.text(table + "\n", "summary.txt")
+    print(f"\n{table}\n\n{ended}; status {status}.", flush=True)  # noqa: T201
+    if sweep.report and jobs and not interrupted:
+        first = finish(sweep.record, sweep.folder, sweep.experiment, sweep.described)
+        sweep.record.tags({"mlflow.note.content": f"{note} {first}".strip()})
+    sweep.record.end(status)
+    name = sweep.folder.name
+    print(f"Compare: {sweep.record.store.ui_command()}  (filter: tags.sweep = '{name}')")  # noqa: T201
+    print(f"Draw:    python -m src.curves sweep={name}", flush=True)  # noqa: T201
+    return 1 if bad or problem else 0
+
+
+@contextmanager
+def _hydra_raises() -> Iterator[None]:
+    """Let Hydra hand errors over as they are, instead of printing them its own way.
+
+    Its variable is then no longer what the person asked for, which jobs read in another one.
+    """
+    asked = os.environ.get(HYDRA_VARIABLE, "0")
+    before = {name: os.environ.get(name) for name in (HYDRA_VARIABLE, TRACEBACK_VARIABLE)}
+    os.environ.update({HYDRA_VARIABLE: "1", TRACEBACK_VARIABLE: asked})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _outcome(main: Callable[[], object]) -> tuple[int, str | None]:
+    """Return the exit status of an app's ``main``, and what to tell the person who asked."""
+    try:
+        with bounded_hydra():
+            main()
+    except KeyboardInterrupt as stop:
+        return (143 if isinstance(stop, Terminated) else 130), "Stopped."
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            return 1, stop.code
+        return stop.code or 0, None
+    except (HydraException, OmegaConfBaseException) as error:
+        if wants_traceback():
+            traceback.print_exc()
+        return 1, explain(error)
+    except Exception as error:
+        if wants_traceback() or not isinstance(error, USER_ERRORS):
+            traceback.print_exc()
+        return 1, reason(error)
+    return 0, None
+
+
+def launch(main: Callable[[], object]) -> None:
+    """Run an app's ``main`` and end the program with its exit status.
+
+    0: all is well; 1: a mistake or a failed job; 130: Ctrl-C; 143: SIGTERM. Set HYDRA_FULL_ERROR=1
+    for tracebacks.
+    """
+    with _hydra_raises(), _terminable(), launched_sweeps() as sweeps:
+        code, problem = _outcome(main)
+        for sweep in sweeps:
+            code = max(code, _finish_sweep(sweep, code in (130, 143), problem))
+    if problem is not None:
+        sys.stdout.flush()
+        print(problem, file=sys.stderr, flush=True)  # noqa: T201 -- the last word on the screen
+    sys.exit(code)
