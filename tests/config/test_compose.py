@@ -8,7 +8,10 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
-from attnscale.config.build import choices, compose, plain, scale_modes
+from attnscale.config.app_schema import ROOTS, CurvesConfig, TranslateConfig
+from attnscale.config.build import choices, compose, compose_root, resolve, scale_modes
+from attnscale.config.schema import TrainConfig
+from attnscale.config.section import plain, typed
 from attnscale.config.targets import Targets
 
 
@@ -22,21 +25,25 @@ def _plain_values(value: Any) -> bool:
 
 def test_a_configuration_is_plain_and_resolved(tmp_path: Path) -> None:
     config = compose(["model.d_model=96", "seed=7"], folder=tmp_path)
-    assert _plain_values(config)
-    assert config["data"]["d_model"] == 96
-    assert config["data"]["seed"] == 7
-    assert config["folder"] == config["trainer"]["default_root_dir"] == str(tmp_path)
-    assert "hydra" not in config
-    assert "allow" not in config
+    assert config.data["d_model"] == 96
+    assert config.data["seed"] == 7
+    assert config.folder == config.trainer.default_root_dir == str(tmp_path)
+    values = plain(config)
+    assert _plain_values(values)
+    assert "hydra" not in values
+    assert "allow" not in values
+    assert typed(TrainConfig, values) == config
 
 
-@pytest.mark.parametrize("root", ["train", "evaluate", "translate", "report", "theory", "curves"])
-def test_every_root_composes(tmp_path: Path, root: str) -> None:
-    if root in ("curves", "translate"):
+@pytest.mark.parametrize("root", ROOTS, ids=ROOTS.values())
+def test_every_root_composes(tmp_path: Path, root: type[Any]) -> None:
+    if root in (CurvesConfig, TranslateConfig):
         with pytest.raises(HydraException, match="folder"):
-            compose([], folder=tmp_path, root=root)
+            compose_root(root, [], folder=tmp_path)
         return
-    assert compose([], folder=tmp_path, root=root)["folder"] == str(tmp_path)
+    config = compose_root(root, [], folder=tmp_path)
+    assert isinstance(config, root)
+    assert config.folder == str(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -60,15 +67,15 @@ def test_a_mistake_ends_composition(tmp_path: Path, override: str, words: str) -
 
 def test_a_missing_value_and_a_lost_interpolation_are_refused() -> None:
     with pytest.raises(MissingMandatoryValue, match="d_k"):
-        plain(OmegaConf.create({"model": {"d_k": "???"}}))
+        resolve(OmegaConf.create({"model": {"d_k": "???"}}))
     with pytest.raises(InterpolationResolutionError, match="nowhere"):
-        plain(OmegaConf.create({"a": "${nowhere}"}))
+        resolve(OmegaConf.create({"a": "${nowhere}"}))
 
 
 def test_an_interpolation_hides_no_target() -> None:
     config = OmegaConf.create({"name": "os.system", "a": [{"_target_": "${name}"}]})
     with pytest.raises(ValueError, match=r"a\[0\]\._target_=os\.system: allowed are"):
-        plain(config)
+        resolve(config)
 
 
 @pytest.mark.parametrize(
@@ -78,11 +85,11 @@ def test_allow_must_be_what_the_command_line_says(
     composed: list[str], asked: tuple[str, ...]
 ) -> None:
     with pytest.raises(ValueError, match=r"allow=.*counts on the command line only"):
-        plain(OmegaConf.create({"allow": composed}), Targets(asked))
+        resolve(OmegaConf.create({"allow": composed}), Targets(asked))
 
 
 def test_allow_is_left_out() -> None:
-    assert plain(OmegaConf.create({"allow": ["a"], "b": 1}), Targets(("a",))) == {"b": 1}
+    assert resolve(OmegaConf.create({"allow": ["a"], "b": 1}), Targets(("a",))) == {"b": 1}
 
 
 def test_the_help_text_names_choices_and_modes() -> None:

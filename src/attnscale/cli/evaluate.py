@@ -1,6 +1,7 @@
 """What the app evaluate does."""
 
 import json
+import sys
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -8,12 +9,14 @@ from omegaconf import DictConfig
 from tabulate import tabulate
 
 from attnscale.cli.screen import COLUMNS, number, say
-from attnscale.cli.translate import checkpoint_config
-from attnscale.config.build import project_root
+from attnscale.config.app_schema import EvaluateConfig
+from attnscale.config.build import project_root, to_object
+from attnscale.config.targets import Targets
+from attnscale.sweep.overrides import allowed
 from attnscale.tracking.store import find_store
 
 
-def evaluate(config: DictConfig) -> None:
+def evaluate(composed: DictConfig) -> None:
     """Score one split with a checkpoint, record it, and print the figures.
 
     Raises:
@@ -23,32 +26,23 @@ def evaluate(config: DictConfig) -> None:
     from attnscale.experiment.checkpoints import load_checkpoint
     from attnscale.experiment.trained import evaluation_config
 
-    made, targets = checkpoint_config(config)
-    state = load_checkpoint(made["checkpoint"], targets)
-    data = {
-        key: value for key, value in made["data"].items() if key != "split" and value is not None
-    }
-    trainer = {key: value for key, value in made["trainer"].items() if value is not None}
-    changes = {
-        "data": data,
-        "trainer": trainer,
-        "tracking": {**made["tracking"], "run_name": f"evaluate {made['data']['split']}"},
-        **{key: made[key] for key in ("folder", "checkpoint")},
-    }
-    wanted = evaluation_config(state, made["data"]["split"], changes)
-    store = find_store(made["tracking"]["uri"], project_root())
+    targets = Targets(allowed(sys.argv[1:]))
+    asked = to_object(composed, EvaluateConfig, targets)
+    if asked.checkpoint is None:
+        raise ValueError("checkpoint is missing: give checkpoint=PATH")
+    config = evaluation_config(load_checkpoint(asked.checkpoint, targets).config, asked)
+    store = find_store(config.tracking.uri, project_root())
     say(f"Recording to {store.uri} ({store.origin})")
     overrides = " ".join(HydraConfig.get().overrides.task)
     tags = {"kind": "evaluation", "overrides": overrides}
-    result = run(wanted, tags=tags, allow=targets.allow)
-    figures = {name: value for name, value in result.metrics.items() if name.startswith("test/")}
-    split = made["data"]["split"]
+    result = run(config, tags=tags, allow=targets.allow)
     rows = [
-        (COLUMNS.get(name, name).replace("test", split, 1), number(value))
-        for name, value in figures.items()
+        (COLUMNS.get(name, name).replace("test", asked.data.split, 1), number(value))
+        for name, value in result.metrics.items()
+        if name.startswith("test/")
     ]
     say(tabulate(rows, tablefmt="plain"))
-    signatures = Path(wanted["folder"], "signatures.json")
+    signatures = Path(config.folder, "signatures.json")
     if signatures.is_file():
         for name, text in json.loads(signatures.read_text()).items():
             say(f"{name}: {text}")

@@ -14,7 +14,9 @@ from omegaconf import DictConfig
 
 from attnscale.cli.resume import resumed_config
 from attnscale.cli.screen import log, run_table, say
-from attnscale.config.build import plain, project_root
+from attnscale.config.build import project_root, to_object
+from attnscale.config.schema import TrainConfig
+from attnscale.config.section import plain
 from attnscale.config.targets import Targets
 from attnscale.experiment import Result
 from attnscale.experiment.result import WORST, default_name
@@ -64,28 +66,28 @@ def _targets(sweep: Launch | None) -> Targets:
     return Targets(allowed(sys.argv[1:]) if sweep is None else tuple(sweep.allow))
 
 
-def _run(config: DictConfig, sweep: Launch | None, name: str) -> Result:
+def _run(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
     overrides = list(HydraConfig.get().overrides.task)
     targets = _targets(sweep)
-    made = plain(config, targets)
+    config = to_object(composed, TrainConfig, targets)
     tags = {"overrides": " ".join(overrides), "kind": "run"}
-    if made["checkpoint"] is not None:
-        targets.check(made)
-        made = resumed_config(made, overrides, targets)
+    if config.checkpoint is not None:
+        targets.check(plain(config))
+        config = resumed_config(config, overrides, targets)
     if sweep is None:
-        check(overrides, made["attention"]["scale"])
-        name = f"{default_name(made)} ({_mark(Path(made['folder']))})"
+        check(overrides, config.attention.scale)
+        name = f"{default_name(config)} ({_mark(Path(config.folder))})"
     else:
         tags |= {"sweep": sweep.name, "job": str(HydraConfig.get().job.num)}
-    made["tracking"]["run_name"] = made["tracking"]["run_name"] or name
-    targets.check(made)
+    config.tracking.run_name = config.tracking.run_name or name
+    targets.check(plain(config))
     if sweep is None:
-        _announce(find_store(made["tracking"]["uri"], project_root()))
+        _announce(find_store(config.tracking.uri, project_root()))
     # Seconds of importing, which a mistake above should not wait for.
     from attnscale.experiment import run
 
     parent = None if sweep is None else sweep.parent
-    return run(made, parent=parent, tags=tags, allow=targets.allow)
+    return run(config, parent=parent, tags=tags, allow=targets.allow)
 
 
 def _mark(folder: Path) -> str:

@@ -1,9 +1,10 @@
 """Resuming: a checkpoint's own settings, with the few changes that resuming allows."""
 
 import copy
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import is_dataclass, replace
 
+from attnscale.config.schema import TrainConfig
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.sweep.overrides import parse
 
@@ -29,36 +30,23 @@ MOVABLE = ("data.dir", "data.cache", "data.address")
 """Where the data are; they may have moved."""
 
 
-def stored_config(path: str, targets: Targets = NO_ALLOWANCE) -> dict[str, Any]:
-    """Return the configuration that a checkpoint carries.
-
-    Raises:
-        ValueError: If the file is missing, unreadable, not a checkpoint of this project, or names a
-            target that is not allowed.
-    """
-    from attnscale.experiment.checkpoints import load_checkpoint
-
-    config = load_checkpoint(path, targets)["attnscale"]["config"]
-    assert isinstance(config, dict)
-    return config
-
-
-def _get(config: Mapping[str, Any], keys: list[str]) -> Any:
-    found: Any = config
+def _get(section: object, keys: Sequence[str]) -> object:
     for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        section = section.get(key) if isinstance(section, Mapping) else getattr(section, key, None)
+    return section
 
 
-def _set(config: dict[str, Any], keys: list[str], value: Any) -> None:
-    for key in keys[:-1]:
-        config = config[key]
-    config[keys[-1]] = value
+def _set(config: TrainConfig, keys: Sequence[str], value: object) -> None:
+    section = _get(config, keys[:-1])
+    if isinstance(section, dict):
+        section[keys[-1]] = value
+    else:
+        setattr(section, keys[-1], value)
 
 
 def resumed_config(
-    composed: Mapping[str, Any], overrides: Iterable[str], targets: Targets = NO_ALLOWANCE
-) -> dict[str, Any]:
+    composed: TrainConfig, overrides: Iterable[str], targets: Targets = NO_ALLOWANCE
+) -> TrainConfig:
     """Return the checkpoint's configuration with what the command line changes.
 
     Args:
@@ -67,21 +55,28 @@ def resumed_config(
         targets: Which classes the checkpoint's configuration may name.
 
     Raises:
-        ValueError: If an override contradicts what was trained, naming both values.
+        ValueError: If an override contradicts what was trained, naming both values, or if the file
+            is no checkpoint of this project.
     """
-    stored = stored_config(composed["checkpoint"], targets)
-    made = copy.deepcopy(stored)
+    from attnscale.experiment.checkpoints import load_checkpoint
+
+    assert composed.checkpoint is not None
+    stored = load_checkpoint(composed.checkpoint, targets).config
     # What belongs to the new run and not to the one that wrote the checkpoint.
-    made |= {
-        key: composed[key]
-        for key in ("folder", "checkpoint", "tags", "tracking", "threads", "allocator")
-    }
-    made["trainer"]["default_root_dir"] = composed["folder"]
+    config = replace(
+        copy.deepcopy(stored),
+        folder=composed.folder,
+        checkpoint=composed.checkpoint,
+        tags=composed.tags,
+        tracking=composed.tracking,
+        threads=composed.threads,
+        allocator=composed.allocator,
+    )
     for override in parse(overrides):
         key = override.key_or_group
         keys = key.split(".")
         if key in MOVABLE:
-            _set(made, keys, _get(composed, keys))
+            _set(config, keys, _get(composed, keys))
         elif keys[0] not in FREE:
             old, new = _get(stored, keys), _get(composed, keys)
             if old != new:
@@ -91,14 +86,15 @@ def resumed_config(
                 )
         elif key == "trainer":
             # A whole group: where to train, not how long or how.
-            made["trainer"] |= {name: composed["trainer"][name] for name in PLACE}
-        elif keys[0] in composed:
-            _set(made, keys, _get(composed, keys))
-    made["trainer"]["default_root_dir"] = composed["folder"]
-    return made
+            place = {name: getattr(composed.trainer, name) for name in PLACE}
+            config.trainer = replace(config.trainer, **place)
+        elif hasattr(composed, keys[0]):
+            _set(config, keys, _get(composed, keys))
+    config.trainer.default_root_dir = composed.folder
+    return config
 
 
-def _brief(value: Any) -> str:
-    return (
-        str(value.get("_target_", "other settings")) if isinstance(value, Mapping) else str(value)
-    )
+def _brief(value: object) -> str:
+    if isinstance(value, Mapping):
+        return str(value.get("_target_", "other settings"))
+    return "other settings" if is_dataclass(value) else str(value)

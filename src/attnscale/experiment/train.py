@@ -8,7 +8,6 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,11 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attnscale.callbacks.checkpoint import BestCheckpoint
+from attnscale.config.schema import TrainConfig, TrainerConfig
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.experiment.allocator import give_back, set_allocator
 from attnscale.experiment.assemble import Parts, assemble
+from attnscale.experiment.checkpoints import Checkpoint
 from attnscale.experiment.result import WORST, Result
 from attnscale.tracking.record import Record
 
@@ -41,21 +42,15 @@ def _peak_memory_mib(*, gpu: bool) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _check_checkpoint(path: str, config: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint that cannot be read, or that leaves nothing to train."""
-    if not Path(path).is_file():
-        raise ValueError(f"checkpoint={path}: no such file")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        done, steps = int(state["epoch"]) + 1, int(state["global_step"])
-    except Exception as error:
-        raise ValueError(f"checkpoint={path}: cannot be read as a checkpoint: {error}") from error
-    trainer = config["trainer"]
-    last, most = trainer["max_epochs"], trainer["max_steps"]
-    if (last is not None and 0 <= last <= done) or 0 <= most <= steps:
+def _check_steps_left(checkpoint: Checkpoint, trainer: TrainerConfig) -> None:
+    """Refuse a checkpoint that leaves nothing to train."""
+    epochs, steps = trainer.max_epochs, trainer.max_steps
+    done = epochs is not None and 0 <= epochs <= checkpoint.epochs
+    if done or 0 <= steps <= checkpoint.steps:
         raise ValueError(
-            f"checkpoint={path}: has {done} epochs and {steps} steps, and training ends at "
-            f"trainer.max_epochs={last}, trainer.max_steps={most}: raise the limit to train on"
+            f"checkpoint={checkpoint.path}: has {checkpoint.epochs} epochs and {checkpoint.steps} "
+            f"steps, and training ends at trainer.max_epochs={epochs}, trainer.max_steps={steps}: "
+            "raise the limit to train on"
         )
 
 
@@ -82,22 +77,20 @@ def _fit(parts: Parts, checkpoint: str | None) -> None:
 def _checkpoints(parts: Parts) -> tuple[str | None, str | None]:
     """Return the paths of the best and the last checkpoint that this run wrote."""
     callbacks: list[Any] = getattr(parts.trainer, "callbacks")  # noqa: B009
-    best = [c.best_model_path for c in callbacks if isinstance(c, BestCheckpoint)]
-    kept = [c for c in callbacks if isinstance(c, ModelCheckpoint)]
-    last = [c.best_model_path for c in kept if not isinstance(c, BestCheckpoint)]
-    paths = [found[0] if found else "" for found in (best, last)]
+    saving = [c for c in callbacks if isinstance(c, ModelCheckpoint)]
+    best = [c.best_model_path for c in saving if isinstance(c, BestCheckpoint)]
+    last = [c.best_model_path for c in saving if not isinstance(c, BestCheckpoint)]
+    paths = [(*written, "")[0] for written in (best, last)]
     # A resumed run may remember the best of a run whose files are gone.
     first, second = (path if Path(path).is_file() else None for path in paths)
     return first, second
 
 
-def train(
-    config: Mapping[str, Any], record: Record | None, targets: Targets = NO_ALLOWANCE
-) -> Result:
+def train(config: TrainConfig, record: Record | None, targets: Targets = NO_ALLOWANCE) -> Result:
     """Train, validate and test one model in this process.
 
     Args:
-        config: The plain configuration.
+        config: The configuration.
         record: Where points go, or None on the processes that do not record.
         targets: Which classes the configuration may name.
 
@@ -107,7 +100,7 @@ def train(
     Raises:
         ValueError: If a value is not allowed, naming its key.
     """
-    changed = set_allocator(config["allocator"])
+    changed = set_allocator(config.allocator)
     try:
         return _train(config, record, targets)
     finally:
@@ -127,14 +120,14 @@ def _size_of_data(parts: Parts) -> dict[str, float]:
     }
 
 
-def _train(config: Mapping[str, Any], record: Record | None, targets: Targets) -> Result:
+def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Result:
     _forget_peak()
     parts = assemble(config, record, targets)
     module, trainer = parts.module, parts.trainer
     fitting = trainer.limit_train_batches != 0
-    checkpoint = config["checkpoint"]
-    if checkpoint is not None and fitting:
-        _check_checkpoint(checkpoint, config)
+    checkpoint = config.checkpoint
+    if parts.checkpoint is not None and fitting:
+        _check_steps_left(parts.checkpoint, config.trainer)
     if fitting:
         _fit(parts, checkpoint)
         if record is not None:
@@ -180,6 +173,6 @@ def _train(config: Mapping[str, Any], record: Record | None, targets: Targets) -
         peak_memory_mib=memory,
         best_checkpoint=best,
         last_checkpoint=last,
-        folder=str(config["folder"]),
+        folder=config.folder,
         run_id=None if record is None else record.run_id,
     )

@@ -9,7 +9,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from attnscale.config.build import plain, project_root, shown_path
+from attnscale.config.build import project_root, resolve, shown_path
 from attnscale.config.targets import Targets
 from attnscale.sweep.overrides import allowed, check, describe, parse, swept_keys
 from attnscale.sweep.state import Launch, Sweep, tell_launcher
@@ -34,7 +34,7 @@ def _check_targets(config: DictConfig, targets: Targets) -> None:
         # Hydra knows it when a job starts.
         shared.folder = ""
     try:
-        values = plain(shared, targets)
+        values = resolve(shared, targets)
     except OmegaConfBaseException:
         # What a job alone can resolve.
         return
