@@ -35,8 +35,8 @@ from attnscale.config.schema import TrainConfig
 from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import PADDING
 from attnscale.experiment import run
-from attnscale.experiment.allocator import set_allocator
 from attnscale.experiment.assemble import make_data, make_model, scale_factory
+from attnscale.experiment.memory import allocator
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer
 
@@ -132,8 +132,6 @@ class Textbook(nn.Module):
 def bare(options: argparse.Namespace, *, textbook: bool) -> float:
     """Return the seconds per step of a loop that records nothing."""
     config = compose(overrides(options), folder=Path(tempfile.mkdtemp()))
-    if not textbook:
-        set_allocator(config.allocator)
     torch.manual_seed(0)
     data, batches = _batches(config, options.steps)
     sizes = data.model_arguments()
@@ -223,7 +221,9 @@ def main() -> None:
         print(json.dumps(project(options)))
         return
     if options.who is not None:
-        print(json.dumps(bare(options, textbook=options.who == "nn")))
+        textbook = options.who == "nn"
+        with allocator("system" if textbook else "keep"):
+            print(json.dumps(bare(options, textbook=textbook)))
         return
     with tempfile.TemporaryDirectory() as folder:
         options.store = f"sqlite:///{folder}/mlflow.db"

@@ -27,6 +27,7 @@ from attnscale.cli.screen import sweep_table
 from attnscale.config.build import register
 from attnscale.config.hydra_section import bounded_hydra
 from attnscale.experiment.result import RUN_FILE
+from attnscale.experiment.surroundings import same_environment
 from attnscale.sweep.state import Sweep, launched_sweeps, read_jobs
 from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
 
@@ -91,16 +92,9 @@ def _hydra_raises() -> Iterator[None]:
     Its variable is then no longer what the person asked for, which jobs read in another one.
     """
     asked = os.environ.get(HYDRA_VARIABLE, "0")
-    before = {name: os.environ.get(name) for name in (HYDRA_VARIABLE, TRACEBACK_VARIABLE)}
-    os.environ.update({HYDRA_VARIABLE: "1", TRACEBACK_VARIABLE: asked})
-    try:
+    with same_environment():
+        os.environ.update({HYDRA_VARIABLE: "1", TRACEBACK_VARIABLE: asked})
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from tabulate import tabulate
@@ -16,6 +15,7 @@ from attnscale.config.app_schema import TheoryConfig
 from attnscale.config.build import project_root, shown_path, to_object
 from attnscale.config.section import plain
 from attnscale.experiment import Result
+from attnscale.experiment.surroundings import torch_threads
 from attnscale.sweep.state import Launch
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
@@ -56,7 +56,7 @@ def _theory(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
         parent=None if sweep is None else sweep.parent,
         tags=tags,
     )
-    with record.ending():
+    with torch_threads(config.threads), record.ending():
         record.parameters(plain(config))
         return _make(config, record)
 
@@ -67,8 +67,6 @@ def _make(config: TheoryConfig, record: Record) -> Result:
     from attnscale.report.recorded import claim_results
     from attnscale.theory.sections import Effort, make
 
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     options = config.attention.options
     effort = Effort(
         draws=config.draws,

@@ -19,7 +19,7 @@ from attnscale.data.module import DataModule
 from attnscale.data.statistics import statistics
 from attnscale.experiment.checkpoints import Checkpoint, load_checkpoint
 from attnscale.experiment.processes import processes_wanted
-from attnscale.experiment.trainer import check_trainer_keys, make_trainer, quiet_warnings
+from attnscale.experiment.trainer import check_trainer_keys, make_trainer
 from attnscale.model.sigma_reparam import reparametrise
 from attnscale.task.module import TaskModule
 from attnscale.task.qk_clip import QKClip
@@ -188,13 +188,8 @@ def assemble(config: TrainConfig, record: Record | None, targets: Targets = NO_A
     """
     values = plain(config)
     targets.check(values)
-    quiet_warnings()
     check_trainer_keys(config.trainer)
     pl.seed_everything(config.seed, workers=True, verbose=False)
-    if config.threads is not None:
-        if config.threads < 1:
-            raise ValueError(f"threads={config.threads}: must be at least 1, or null")
-        torch.set_num_threads(config.threads)
     data = make_data(config, targets)
     scale = scale_factory(config)
     checkpoint = None

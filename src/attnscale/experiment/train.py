@@ -1,45 +1,22 @@
 """Training, validation and test in this process."""
 
-import contextlib
 import dataclasses
-import gc
 import math
-import resource
-import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attnscale.callbacks.checkpoint import BestCheckpoint
 from attnscale.config.schema import TrainConfig, TrainerConfig
 from attnscale.config.targets import NO_ALLOWANCE, Targets
-from attnscale.experiment.allocator import give_back, set_allocator
 from attnscale.experiment.assemble import Parts, assemble
 from attnscale.experiment.checkpoints import Checkpoint
+from attnscale.experiment.memory import allocator, peak_mib
 from attnscale.experiment.result import WORST, Result
+from attnscale.experiment.surroundings import frozen_objects, surroundings
 from attnscale.tracking.record import Record
-
-
-def _forget_peak() -> None:
-    """Start measuring the largest memory anew, so that a job does not report an earlier one's."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak_memory_mib(*, gpu: bool) -> float:
-    if gpu:
-        return torch.cuda.max_memory_allocated() / 2**20
-    status = Path("/proc/self/status")
-    for line in status.read_text().splitlines() if status.exists() else []:
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _check_steps_left(checkpoint: Checkpoint, trainer: TrainerConfig) -> None:
@@ -56,22 +33,14 @@ def _check_steps_left(checkpoint: Checkpoint, trainer: TrainerConfig) -> None:
 
 def _fit(parts: Parts, checkpoint: str | None) -> None:
     """Fit; a Ctrl-C comes out as KeyboardInterrupt, not as Lightning's exit."""
-    main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGINT)
-    # The libraries' hundred thousands of objects live as long as the process: looking through them
-    # for garbage again and again took a tenth of a small model's step.
-    gc.collect()
-    gc.freeze()
     try:
-        parts.trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint)
+        with frozen_objects():
+            parts.trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint)
     except SystemExit as stop:
+        # Lightning ends the program on Ctrl-C; what it was handling is the exception's context.
         if isinstance(stop.__context__, KeyboardInterrupt):
             raise stop.__context__ from None
         raise
-    finally:
-        gc.unfreeze()
-        if main:
-            signal.signal(signal.SIGINT, handler)
 
 
 def _checkpoints(parts: Parts) -> tuple[str | None, str | None]:
@@ -100,12 +69,8 @@ def train(config: TrainConfig, record: Record | None, targets: Targets = NO_ALLO
     Raises:
         ValueError: If a value is not allowed, naming its key.
     """
-    changed = set_allocator(config.allocator)
-    try:
+    with allocator(config.allocator), surroundings(config.threads):
         return _train(config, record, targets)
-    finally:
-        if changed:
-            give_back()
 
 
 def _size_of_data(parts: Parts) -> dict[str, float]:
@@ -121,7 +86,6 @@ def _size_of_data(parts: Parts) -> dict[str, float]:
 
 
 def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Result:
-    _forget_peak()
     parts = assemble(config, record, targets)
     module, trainer = parts.module, parts.trainer
     fitting = trainer.limit_train_batches != 0
@@ -147,7 +111,7 @@ def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Resu
     if best_loss is not None:
         metrics["val/best_loss"] = best_loss
     rate = (steps - module.first_step) / seconds if seconds > 0 else 0.0
-    memory = _peak_memory_mib(gpu=module.device.type == "cuda")
+    memory = peak_mib(gpu=module.device.type == "cuda")
     if record is not None:
         closing = {
             "progress/steps": float(steps),

@@ -1,16 +1,13 @@
-"""Lightning's Trainer, with its callbacks and surroundings, from ``trainer`` and ``callbacks``."""
+"""Lightning's Trainer, with its callbacks and loggers, from ``trainer`` and ``callbacks``."""
 
 import inspect
-import logging
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
 import pytorch_lightning as pl
-from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
-from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.plugins.environments import LightningEnvironment, SLURMEnvironment
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from attnscale.config.schema import TrainConfig, TrainerConfig
 from attnscale.config.section import plain
@@ -33,8 +30,6 @@ OWN_TRAINER_KEYS = (
 """Arguments of Lightning's Trainer that this project carries out itself, with the same meaning."""
 
 T = TypeVar("T")
-
-QUIET_LOGGERS = ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch")
 
 
 def _callbacks(config: TrainConfig, targets: Targets) -> list[pl.Callback]:
@@ -97,8 +92,6 @@ def make_trainer(
     environment = _environment()
     if environment is not None:
         plugins.append(environment)
-    for name in QUIET_LOGGERS:
-        logging.getLogger(name).setLevel(logging.WARNING)
     callbacks = _callbacks(config, targets)
     try:
         lightning = pl.Trainer(
@@ -116,26 +109,10 @@ def make_trainer(
         where = ", ".join(f"trainer.{key}={keys[key]}" for key in named) or "trainer"
         raise ValueError(f"{where}: {text}") from error
     # One owner of signals: the process that started the run. Lightning's own handler of SIGTERM
-    # enters a collective inside the handler, which can wait for ever.
+    # enters a collective inside the handler, which can wait for ever. There is no public way;
+    # tests/experiment/test_surroundings.py notices when the method moves.
     setattr(lightning._signal_connector, "register_signal_handlers", lambda: None)  # noqa: B010
     return lightning
-
-
-def quiet_warnings() -> None:
-    """Leave out warnings of Lightning that do not apply here."""
-    for text in (
-        ".*does not have many workers.*",
-        ".*is smaller than the logging interval.*",
-        ".*Checkpoint directory .* exists and is not empty.*",
-        ".*GPU available but not used.*",
-        ".*`srun` command is available on your system but is not used.*",
-        ".*isinstance\\(treespec, LeafSpec\\).*",
-        ".*`optimizer.step\\(\\)` before `lr_scheduler.step\\(\\)`.*",
-        ".*that has no `state_dict`.*",
-        ".*callbacks used to create the checkpoint need to be provided.*",
-        ".*resuming from a checkpoint that ended before the epoch ended.*",
-    ):
-        warnings.filterwarnings("ignore", message=text)
 
 
 def check_trainer_keys(trainer: TrainerConfig) -> None:
