@@ -93,6 +93,9 @@ def make_trainer(
     if environment is not None:
         plugins.append(environment)
     callbacks = _callbacks(config, targets)
+    if not any(isinstance(callback, pl.callbacks.Checkpoint) for callback in callbacks):
+        # Lightning would add one of its own.
+        keys["enable_checkpointing"] = False
     try:
         lightning = pl.Trainer(
             **keys,
