@@ -28,9 +28,9 @@ def explain(error: BaseException) -> str:
         if isinstance(cause, ConfigKeyError | ConfigAttributeError):
             return f"{key}: no such key{_known(cause)}"
         return f"{key}: {str(cause.msg or cause).splitlines()[0]}"
-    missing = re.search(r"Could not find '([^']+)/([^'/]+)'", str(error))
-    if missing and missing[2] == "submitit_slurm":
+    if "'hydra/launcher/submitit_slurm'" in str(error):
         return "hydra/launcher=slurm: not installed; pip install 'attnscale[slurm]'"
+    missing = re.search(r"Could not find '([^']+)/([^'/]+)'", str(error))
     if missing:
         listed = str(error).partition("Available options in")[2].partition("Config search path")[0]
         names = ", ".join(line.strip() for line in listed.splitlines()[1:] if line.strip())

@@ -63,7 +63,7 @@ class SweepHook(Callback):
         if config.hydra.launcher.get("_target_") == SLURM_LAUNCHER:
             from attnscale.sweep.slurm import register
 
-            register()
+            register(SLURM_LAUNCHER)
         if "model" in config:
             check(all_overrides, config.attention.scale)
         folder = Path(str(config.hydra.sweep.dir))

@@ -21,7 +21,6 @@ from omegaconf import OmegaConf
 
 from attnscale.config.hydra_section import bounded_hydra
 from attnscale.experiment.result import WORST
-from attnscale.sweep.hooks import SLURM_LAUNCHER
 from attnscale.sweep.state import Job
 
 
@@ -125,6 +124,6 @@ class SlurmSweepLauncher(SlurmLauncher):  # type: ignore[misc]
             raise
 
 
-def register() -> None:
-    """Make the launcher known to Hydra, which takes plugins of the name ``hydra_plugins`` only."""
-    Plugins.instance().class_name_to_class[SLURM_LAUNCHER] = SlurmSweepLauncher
+def register(name: str) -> None:
+    """Make the launcher known to Hydra under a name, which must be one of ``hydra_plugins``."""
+    Plugins.instance().class_name_to_class[name] = SlurmSweepLauncher
