@@ -1,18 +1,39 @@
 """From files and overrides to plain values."""
 
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
-from attnscale.config.app_schema import ROOTS, CurvesConfig, TranslateConfig
-from attnscale.config.build import choices, compose, compose_root, resolve, scale_modes
+from attnscale.config.app_schema import (
+    CurvesConfig,
+    EvaluateConfig,
+    ReportConfig,
+    TheoryConfig,
+    TranslateConfig,
+)
+from attnscale.config.build import (
+    choices,
+    compose,
+    project_root,
+    register,
+    resolve,
+    scale_modes,
+    to_object,
+)
 from attnscale.config.schema import TrainConfig
-from attnscale.config.section import plain, typed
+from attnscale.config.section import Node, plain, typed
 from attnscale.config.targets import Targets
+
+FREE = ("callbacks", "tags")
+"""Sections whose keys are free."""
 
 
 def _plain_values(value: Any) -> bool:
@@ -35,15 +56,54 @@ def test_a_configuration_is_plain_and_resolved(tmp_path: Path) -> None:
     assert typed(TrainConfig, values) == config
 
 
-@pytest.mark.parametrize("root", ROOTS, ids=ROOTS.values())
-def test_every_root_composes(tmp_path: Path, root: type[Any]) -> None:
-    if root in (CurvesConfig, TranslateConfig):
-        with pytest.raises(HydraException, match="folder"):
-            compose_root(root, [], folder=tmp_path)
-        return
-    config = compose_root(root, [], folder=tmp_path)
-    assert isinstance(config, root)
-    assert config.folder == str(tmp_path)
+ROOTS: dict[str, type[Any]] = {
+    "train": TrainConfig,
+    "evaluate": EvaluateConfig,
+    "translate": TranslateConfig,
+    "report": ReportConfig,
+    "theory": TheoryConfig,
+    "curves": CurvesConfig,
+}
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_every_root_is_an_object(root: str) -> None:
+    register()
+    # What Hydra knows only when a job starts.
+    name = "file" if root == "curves" else "output" if root == "translate" else "folder"
+    with initialize_config_dir(str(project_root() / "conf"), version_base="1.3"):
+        composed = hydra_compose(root, [f"{name}=somewhere"])
+    config = to_object(composed, ROOTS[root])
+    assert isinstance(config, ROOTS[root])
+    assert getattr(config, name) == "somewhere"
+    for field in fields(config):
+        section = getattr(config, field.name)
+        assert not isinstance(section, dict) or isinstance(section, Node) or field.name in FREE
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seeed": 1}, "seeed: no such key"),
+        ({"trainer": {"max_stepz": 1}}, "trainer.max_stepz: no such key"),
+        ({"attention": {}}, "attention.backend: is missing"),
+        ({"model": "transformer"}, "model=transformer: must be a section with keys"),
+    ],
+)
+def test_a_mistake_in_plain_values_is_named(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        typed(TrainConfig, plain(compose([], folder=tmp_path)) | change)
+
+
+def test_an_object_is_a_copy(tmp_path: Path) -> None:
+    values = plain(compose([], folder=tmp_path))
+    config = typed(TrainConfig, values)
+    config.callbacks["curves"]["per_attention"] = config.optimizer.lr = 7
+    assert plain(config)["optimizer"]["lr"] == 7
+    assert values["callbacks"]["curves"]["per_attention"] is True
+    assert values["optimizer"]["lr"] == 1e-3
 
 
 @pytest.mark.parametrize(

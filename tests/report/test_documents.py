@@ -7,8 +7,7 @@ import pytest
 
 from attnscale.attention import SCALES, Scale
 from attnscale.attention.scale import options_of
-from attnscale.config.app_schema import TheoryConfig
-from attnscale.config.build import compose_root
+from attnscale.config.build import compose
 from attnscale.report.claims import judge_all
 from attnscale.report.documents import (
     LEFT_OUT,
@@ -29,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def options() -> dict[str, dict[str, float]]:
     """Return the options as a configuration has them."""
-    return compose_root(TheoryConfig, [], folder=ROOT).attention.options
+    return compose([], folder=ROOT).attention.options
 
 
 def cells(line: str) -> list[str]:

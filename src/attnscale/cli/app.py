@@ -6,8 +6,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 
 from hydra.errors import HydraException
@@ -85,27 +84,6 @@ def _finish_sweep(sweep: Sweep, interrupted: bool, problem: str | None) -> int:
     return 1 if bad or problem else 0
 
 
-@contextmanager
-def _hydra_raises() -> Iterator[None]:
-    """Let Hydra hand errors over as they are, instead of printing them its own way.
-
-    Its variable is then no longer what the person asked for, which jobs read in another one.
-    """
-    asked = os.environ.get(HYDRA_VARIABLE, "0")
-    with same_environment():
-        os.environ.update({HYDRA_VARIABLE: "1", TRACEBACK_VARIABLE: asked})
-        yield
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, _terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _outcome(main: Callable[[], object]) -> tuple[int, str | None]:
     """Return the exit status of an app's ``main``, and what to tell the person who asked."""
     try:
@@ -134,7 +112,12 @@ def launch(main: Callable[[], object]) -> None:
     0: all is well; 1: a mistake or a failed job; 130: Ctrl-C; 143: SIGTERM. Set HYDRA_FULL_ERROR=1
     for tracebacks.
     """
-    with _hydra_raises(), _terminable(), launched_sweeps() as sweeps:
+    with same_environment(), launched_sweeps() as sweeps:
+        # Hydra hands errors over as they are then, instead of printing them its own way. What the
+        # person asked for is in another variable, where jobs see it.
+        os.environ[TRACEBACK_VARIABLE] = os.environ.get(HYDRA_VARIABLE, "0")
+        os.environ[HYDRA_VARIABLE] = "1"
+        signal.signal(signal.SIGTERM, _terminate)
         code, problem = _outcome(main)
         for sweep in sweeps:
             code = max(code, _finish_sweep(sweep, code in (130, 143), problem))

@@ -15,7 +15,7 @@ from attnscale.config.app_schema import TheoryConfig
 from attnscale.config.build import project_root, shown_path, to_object
 from attnscale.config.section import plain
 from attnscale.experiment import Result
-from attnscale.experiment.surroundings import torch_threads
+from attnscale.experiment.surroundings import surroundings
 from attnscale.sweep.state import Launch
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
@@ -56,7 +56,7 @@ def _theory(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
         parent=None if sweep is None else sweep.parent,
         tags=tags,
     )
-    with torch_threads(config.threads), record.ending():
+    with surroundings(config.threads), record.ending():
         record.parameters(plain(config))
         return _make(config, record)
 

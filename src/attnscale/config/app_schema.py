@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnscale.config.schema import MISSING, AttentionConfig, TrackingConfig, TrainConfig
+from attnscale.config.schema import MISSING, AttentionConfig, TrackingConfig
 
 
 @dataclass
@@ -102,13 +102,3 @@ APP_GROUPS: dict[tuple[str, str], type] = {
     ("schema", "report"): ReportConfig,
 }
 """(group, name) of each type in Hydra's ConfigStore."""
-
-ROOTS: dict[type, str] = {
-    TrainConfig: "train",
-    CurvesConfig: "curves",
-    TranslateConfig: "translate",
-    EvaluateConfig: "evaluate",
-    TheoryConfig: "theory",
-    ReportConfig: "report",
-}
-"""The file in ``conf/`` that each root comes from."""

@@ -16,7 +16,7 @@ from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from attnscale.config.app_schema import APP_GROUPS, ROOTS
+from attnscale.config.app_schema import APP_GROUPS
 from attnscale.config.schema import GROUPS, AttentionConfig, TrainConfig
 from attnscale.config.section import typed
 from attnscale.config.targets import NO_ALLOWANCE, Targets
@@ -94,21 +94,12 @@ def compose(overrides: Sequence[str], *, folder: Path, allow: Sequence[str] = ()
         HydraException: If an override does not fit.
         ValueError: If a target is not allowed.
     """
-    return compose_root(TrainConfig, overrides, folder=folder, allow=allow)
-
-
-def compose_root(
-    kind: type[T], overrides: Sequence[str], *, folder: Path, allow: Sequence[str] = ()
-) -> T:
-    """Compose the configuration of any app; ``kind`` is the type of its root."""
     register()
     targets = Targets(tuple(allow))
     own = [f"allow=[{','.join(targets.allow)}]"] if targets.allow else []
     with initialize_config_dir(str(project_root() / "conf"), version_base="1.3"):
-        composed = hydra_compose(
-            ROOTS[kind], [*overrides, f"folder={json.dumps(str(folder))}", *own]
-        )
-    return to_object(composed, kind, targets)
+        composed = hydra_compose("train", [*overrides, f"folder={json.dumps(str(folder))}", *own])
+    return to_object(composed, TrainConfig, targets)
 
 
 def scale_modes() -> str:

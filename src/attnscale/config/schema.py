@@ -9,7 +9,7 @@ A misspelt key or a wrong type ends composition, before any job of a sweep start
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnscale.config.section import Key, Node
+from attnscale.config.section import DataNode, ModelNode, OptimizerNode, TaskNode
 
 MISSING: Any = "???"
 """What OmegaConf reads as a value that must come from a file or the command line."""
@@ -226,37 +226,6 @@ class TrackingConfig:
     uri: str | None = MISSING
     experiment: str = MISSING
     run_name: str | None = MISSING
-
-
-class ModelNode(Node):
-    """``model``: what the program reads of any model."""
-
-    d_k = Key[int]()
-
-
-class DataNode(Node):
-    """``data``: what a translation corpus has."""
-
-    source = Key[str]()
-    target = Key[str]()
-    tokenizer = Key[str]()
-    lowercase = Key[bool]()
-    max_length = Key[int]()
-
-
-class TaskNode(Node):
-    """``task``: what the program reads of any task."""
-
-    block = Key[int]()
-
-
-class OptimizerNode(Node):
-    """``optimizer``: what the program reads of any optimizer."""
-
-    lr = Key[float]()
-    fused = Key[bool | None]()
-    schedule = Key[str]()
-    warmup_steps = Key[int]()
 
 
 @dataclass

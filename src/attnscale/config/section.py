@@ -37,6 +37,37 @@ class Node(dict[str, Any]):
         return {key: value for key, value in self.items() if key not in names}
 
 
+class ModelNode(Node):
+    """``model``: what the program reads of any model."""
+
+    d_k = Key[int]()
+
+
+class DataNode(Node):
+    """``data``: what a translation corpus has."""
+
+    source = Key[str]()
+    target = Key[str]()
+    tokenizer = Key[str]()
+    lowercase = Key[bool]()
+    max_length = Key[int]()
+
+
+class TaskNode(Node):
+    """``task``: what the program reads of any task."""
+
+    block = Key[int]()
+
+
+class OptimizerNode(Node):
+    """``optimizer``: what the program reads of any optimizer."""
+
+    lr = Key[float]()
+    fused = Key[bool | None]()
+    schedule = Key[str]()
+    warmup_steps = Key[int]()
+
+
 def typed(kind: type[T], values: Mapping[str, Any], place: str = "") -> T:
     """Return plain values as an object.
 

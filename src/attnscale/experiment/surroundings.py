@@ -11,7 +11,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import torch
 
@@ -44,68 +44,6 @@ def same_environment() -> Iterator[None]:
 
 
 @contextmanager
-def torch_threads(n: int | None) -> Iterator[None]:
-    """Compute with ``n`` threads inside the block; with torch's own choice if None.
-
-    Raises:
-        ValueError: If there would be none.
-    """
-    if n is not None and n < 1:
-        raise ValueError(f"threads={n}: must be at least 1, or null")
-    before = torch.get_num_threads()
-    try:
-        if n is not None:
-            torch.set_num_threads(n)
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Leave out what Lightning says and warns of that does not apply here."""
-    loggers = [logging.getLogger(name) for name in QUIET_LOGGERS]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        for text in QUIET_WARNINGS:
-            warnings.filterwarnings("ignore", message=text)
-        for logger in loggers:
-            logger.setLevel(logging.WARNING)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
-
-
-@contextmanager
-def _same_handlers() -> Iterator[None]:
-    """Give the handlers of signals back; only the main thread may set any."""
-    signals = (signal.SIGINT, signal.SIGTERM)
-    handlers = [signal.getsignal(number) for number in signals]
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in zip(signals, handlers, strict=True):
-                signal.signal(number, handler)
-
-
-@contextmanager
-def _same_modes() -> Iterator[None]:
-    """Give back what ``trainer.deterministic`` and ``trainer.benchmark`` set."""
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    cudnn = torch.backends.cudnn
-    flags = cudnn.benchmark, cudnn.deterministic
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-        cudnn.benchmark, cudnn.deterministic = flags
-
-
-@contextmanager
 def frozen_objects() -> Iterator[None]:
     """Keep what is there already out of the garbage collector's way.
 
@@ -125,11 +63,37 @@ def frozen_objects() -> Iterator[None]:
 
 @contextmanager
 def surroundings(threads: int | None) -> Iterator[None]:
-    """Train inside the block, and leave the process as it was."""
-    with ExitStack() as stack:
-        stack.enter_context(same_environment())
-        stack.enter_context(_same_handlers())
-        stack.enter_context(_same_modes())
-        stack.enter_context(torch_threads(threads))
-        stack.enter_context(quiet())
-        yield
+    """Train inside the block, without what Lightning says that does not apply here.
+
+    Args:
+        threads: Torch's threads inside the block; None leaves torch's own choice.
+
+    Raises:
+        ValueError: If there would be no thread.
+    """
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads={threads}: must be at least 1, or null")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    levels = {name: logging.getLogger(name).level for name in QUIET_LOGGERS}
+    n_threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
+    flags = cudnn.benchmark, cudnn.deterministic
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    try:
+        with warnings.catch_warnings(), same_environment():
+            for text in QUIET_WARNINGS:
+                warnings.filterwarnings("ignore", message=text)
+            for name in QUIET_LOGGERS:
+                logging.getLogger(name).setLevel(logging.WARNING)
+            if threads is not None:
+                torch.set_num_threads(threads)
+            yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
+        cudnn.benchmark, cudnn.deterministic = flags
+        torch.set_num_threads(n_threads)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+        # Only the main thread may set handlers, and so only there can they have changed.
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)

@@ -74,11 +74,10 @@ class SweepHook(Callback):
         print(f"See it with: {store.ui_command()}")  # noqa: T201
         folder.mkdir(parents=True, exist_ok=True)
         described = describe(all_overrides, swept) or "one job"
-        short = name.rpartition("_")[2]
         record = Record.start(
             store,
             experiment=config.tracking.experiment,
-            name=f"sweep {described} ({short})",
+            name=f"sweep {described} ({name.rpartition('_')[2]})",
             tags={
                 "sweep": name,
                 "kind": "sweep",
@@ -91,14 +90,5 @@ class SweepHook(Callback):
         tell_launcher(
             Sweep(folder, record, described, config.tracking.experiment, bool(config.get("report")))
         )
-        Launch(
-            parent=record.run_id,
-            name=name,
-            short=short,
-            swept=swept,
-            described=described,
-            store=store.uri,
-            overrides=overrides,
-            allow=list(targets.allow),
-        ).save(folder)
+        Launch(record.run_id, name, swept, list(targets.allow)).save(folder)
         print(f"Sweep in {shown_path(folder)}", flush=True)  # noqa: T201

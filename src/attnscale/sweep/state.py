@@ -28,21 +28,13 @@ class Launch:
     Attributes:
         parent: MLflow run id of the sweep.
         name: The sweep's name, that of its folder.
-        short: The end of it, which makes the names of its jobs its own.
         swept: Keys that it varies.
-        described: What is swept, in words.
-        store: MLflow's tracking URI.
-        overrides: Those of the command line.
         allow: A person's own packages.
     """
 
     parent: str
     name: str
-    short: str
     swept: list[str]
-    described: str
-    store: str
-    overrides: list[str]
     allow: list[str]
 
     def save(self, folder: Path) -> None:
@@ -80,6 +72,12 @@ class Job:
         entries = {key: value for key, value in asdict(self).items() if value is not None}
         _write(folder / JOB_FILE, entries)
 
+    def unless_lost(self) -> "Job":
+        """Return the job; one that ended without a word is lost."""
+        if self.status != "RUNNING":
+            return self
+        return replace(self, status="LOST", error="ended without a result")
+
     @classmethod
     def load(cls, path: Path) -> "Job":
         """Read what :meth:`save` wrote."""
@@ -92,12 +90,7 @@ def read_jobs(folder: Path) -> list[Job]:
     """Return what each job of a sweep folder left behind, in order."""
     files = [f for f in folder.glob(f"*/{JOB_FILE}") if f.parent.name.isdigit()]
     jobs = [Job.load(file) for file in sorted(files, key=lambda f: int(f.parent.name))]
-    return [
-        replace(job, status="LOST", error="ended without a result")
-        if job.status == "RUNNING"
-        else job
-        for job in jobs
-    ]
+    return [job.unless_lost() for job in jobs]
 
 
 @dataclass(frozen=True)
