@@ -19,8 +19,8 @@ from attnscale.attention import SCALES
 from attnscale.config.build import compose, project_root
 from attnscale.data.translation import TranslationBatch
 from attnscale.data.vocabulary import PADDING
-from attnscale.experiment.allocator import set_allocator
 from attnscale.experiment.assemble import make_data, make_model, measured_scale
+from attnscale.experiment.memory import allocator
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer
 from attnscale.task.groups import adjust, parameter_groups
@@ -71,7 +71,6 @@ def main() -> None:
     options = parser.parse_args()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    set_allocator("keep")
     config = compose(["model=transformer"], folder=Path(tempfile.mkdtemp()))
     data = make_data(config)
     data.setup("fit")
@@ -105,4 +104,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with allocator("keep"):
+        main()

@@ -31,11 +31,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from attnscale.config.build import compose
+from attnscale.config.schema import TrainConfig
 from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import PADDING
 from attnscale.experiment import run
-from attnscale.experiment.allocator import set_allocator
 from attnscale.experiment.assemble import make_data, make_model, scale_factory
+from attnscale.experiment.memory import allocator
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer
 
@@ -72,7 +73,7 @@ def overrides(options: argparse.Namespace) -> list[str]:
     ]
 
 
-def _batches(config: dict[str, Any], steps: int) -> tuple[TranslationData, list[TranslationBatch]]:
+def _batches(config: TrainConfig, steps: int) -> tuple[TranslationData, list[TranslationBatch]]:
     data = make_data(config)
     assert isinstance(data, TranslationData)
     data.setup("fit")
@@ -131,8 +132,6 @@ class Textbook(nn.Module):
 def bare(options: argparse.Namespace, *, textbook: bool) -> float:
     """Return the seconds per step of a loop that records nothing."""
     config = compose(overrides(options), folder=Path(tempfile.mkdtemp()))
-    if not textbook:
-        set_allocator(config["allocator"])
     torch.manual_seed(0)
     data, batches = _batches(config, options.steps)
     sizes = data.model_arguments()
@@ -142,7 +141,7 @@ def bare(options: argparse.Namespace, *, textbook: bool) -> float:
         return torch.autocast("cpu", torch.bfloat16) if narrow else contextlib.nullcontext()
 
     if textbook:
-        model: nn.Module = Textbook(sizes, config["model"])
+        model: nn.Module = Textbook(sizes, config.model)
         optimizer = torch.optim.Adam(model.parameters(), lr=5e-4)
     else:
         model = make_model(config, scale_factory(config), sizes)
@@ -222,7 +221,9 @@ def main() -> None:
         print(json.dumps(project(options)))
         return
     if options.who is not None:
-        print(json.dumps(bare(options, textbook=options.who == "nn")))
+        textbook = options.who == "nn"
+        with allocator("system" if textbook else "keep"):
+            print(json.dumps(bare(options, textbook=textbook)))
         return
     with tempfile.TemporaryDirectory() as folder:
         options.store = f"sqlite:///{folder}/mlflow.db"

@@ -5,8 +5,8 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from attnscale.sweep.app import answer, launch
-from attnscale.sweep.use import evaluate
+from attnscale.cli.app import answer, launch
+from attnscale.cli.evaluate import evaluate
 
 
 @hydra.main(

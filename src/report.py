@@ -5,8 +5,8 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from attnscale.sweep.app import answer, launch
-from attnscale.sweep.report import run_report
+from attnscale.cli.app import answer, launch
+from attnscale.cli.report import run_report
 
 
 @hydra.main(

@@ -5,8 +5,8 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from attnscale.sweep.app import launch
-from attnscale.sweep.theory import run_theory
+from attnscale.cli.app import launch
+from attnscale.cli.theory import run_theory
 
 
 @hydra.main(

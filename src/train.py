@@ -5,7 +5,7 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from attnscale.sweep.app import launch, run_job
+from attnscale.cli.app import launch, run_job
 
 
 @hydra.main(

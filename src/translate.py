@@ -5,8 +5,8 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from attnscale.sweep.app import answer, launch
-from attnscale.sweep.use import translate
+from attnscale.cli.app import answer, launch
+from attnscale.cli.translate import translate
 
 
 @hydra.main(

@@ -1,4 +1,4 @@
-"""What ``make check`` must notice: undefined names, and circles of files."""
+"""What ``make check`` must notice: undefined names, misspelt keys, and circles of files."""
 
 import importlib.util
 import subprocess
@@ -16,6 +16,26 @@ PLANTED = '''"""A file with a name that nothing defines."""
 def value() -> int:
     """Return what is not there."""
     return undefined_name
+'''
+MISSPELT = '''"""A file that misspells keys of the configuration."""
+
+from attnscale.config.schema import TrainConfig
+
+
+def values(config: TrainConfig) -> list[object]:
+    """Return what is not there."""
+    return [
+        config.trainer.max_stepz,
+        config.model.dk,
+        config.optimizer.rate,
+        config.tracking.url,
+        config.allowed,
+    ]
+
+
+def value(config: TrainConfig) -> str:
+    """Return what is no text."""
+    return config.trainer.max_steps
 '''
 
 
@@ -47,6 +67,23 @@ def test_mypy_finds_an_undefined_name(planted: Path) -> None:
     done = _run("mypy", "--config-file", "pyproject.toml", "--cache-dir", cache, str(planted))
     assert done.returncode == 1
     assert 'Name "undefined_name" is not defined  [name-defined]' in done.stdout
+
+
+def test_mypy_finds_misspelt_keys_of_the_configuration(planted: Path) -> None:
+    planted.write_text(MISSPELT)
+    cache = str(planted.parent / "cache")
+    done = _run("mypy", "--config-file", "pyproject.toml", "--cache-dir", cache, str(planted))
+    assert done.returncode == 1
+    for error in (
+        '"TrainerConfig" has no attribute "max_stepz"',
+        '"ModelNode" has no attribute "dk"',
+        '"OptimizerNode" has no attribute "rate"',
+        '"TrackingConfig" has no attribute "url"',
+        '"TrainConfig" has no attribute "allowed"',
+        'Incompatible return value type (got "int", expected "str")',
+        "Found 6 errors in 1 file",
+    ):
+        assert error in done.stdout
 
 
 def test_no_circle_of_files() -> None:

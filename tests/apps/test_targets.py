@@ -9,6 +9,7 @@ import torch
 import yaml
 
 from attnscale.config.build import compose
+from attnscale.config.section import plain
 from tests.config.files import FILES, touch, with_call
 
 OWN = """
@@ -74,7 +75,7 @@ def test_from_an_experiment_file(shell: Any, case: str, toy: dict[str, str]) -> 
 @pytest.mark.parametrize("app", ["src.train", "src.translate", "src.evaluate"])
 @pytest.mark.parametrize("allow", [False, True], ids=["a node", "allow"])
 def test_from_a_checkpoint(shell: Any, app: str, allow: bool) -> None:
-    config = compose(["model=transformer"], folder=shell.path)
+    config = plain(compose(["model=transformer"], folder=shell.path))
     if allow:
         config["allow"] = ["ownpackage"]
     else:

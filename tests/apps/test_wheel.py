@@ -19,7 +19,7 @@ assert src.FOREIGN
 x = torch.randn(2, 5, 8)
 made = MultiHeadAttention(d_model=8, n_heads=2, d_k=3, d_v=5, scale="sqrt")
 print(made(x).shape)
-import attnscale.experiment, attnscale.sweep.app
+import attnscale.experiment, attnscale.cli.app
 """
 
 

@@ -39,7 +39,7 @@ def test_an_option_acts(name: str, option: str) -> None:
 @pytest.fixture(scope="module")
 def as_configured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
     composed = compose([], folder=tmp_path_factory.mktemp("plain"))
-    blocks: dict[str, dict[str, float]] = composed["attention"]["options"]
+    blocks: dict[str, dict[str, float]] = composed.attention.options
     return blocks
 
 
@@ -62,7 +62,7 @@ def test_options_arrive_from_the_command_line(
     factory = scale_factory(config)
     assert factory.name == name
     assert factory.options == pytest.approx(changed)
-    others = {n: block for n, block in config["attention"]["options"].items() if n != name}
+    others = {n: block for n, block in config.attention.options.items() if n != name}
     assert others == {n: block for n, block in as_configured.items() if n != name}
     scale = replace(factory, statistics=STATISTICS)(n_heads=HEADS, d_k=D_K, d_model=D_MODEL)
     wanted = build(name, options=changed).scale

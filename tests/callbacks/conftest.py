@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attnscale.config.build import compose
 from attnscale.experiment.assemble import Parts, assemble
+from attnscale.experiment.surroundings import surroundings
 from attnscale.task.module import TaskModule
 from tests.experiment.conftest import Lab, lab
 
@@ -110,12 +111,14 @@ def fit(tmp_path: Path) -> Fit:
         made.append(folder)
         fixed = ("trainer.enable_progress_bar=false", "callbacks.best=null", "callbacks.last=null")
         config = compose([*fixed, *overrides], folder=folder)
-        parts = assemble(config, None)
+        with surroundings(None):
+            parts = assemble(config, None)
         points = Points()
         parts.trainer.loggers = [points]
         if before is not None:
             before(parts)
-        parts.trainer.fit(parts.module, datamodule=parts.data)
+        with surroundings(None):
+            parts.trainer.fit(parts.module, datamodule=parts.data)
         weights = {name: value.clone() for name, value in parts.module.state_dict().items()}
         return Fitted(points.found, weights, parts.module, parts.trainer, folder)
 

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ import pytest
 import torch
 import yaml
 
+from attnscale.cli.resume import resumed_config
 from attnscale.config import build
 from attnscale.config.build import compose
+from attnscale.config.schema import TrainConfig
+from attnscale.config.section import plain
 from attnscale.experiment import run
 from attnscale.experiment.checkpoints import load_checkpoint
 from attnscale.experiment.trained import Translator
-from attnscale.sweep.resume import resumed_config
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -98,7 +100,7 @@ def nested(key: str, value: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def _base(overrides: tuple[str, ...]) -> dict[str, Any]:
+def _base(overrides: tuple[str, ...]) -> TrainConfig:
     return compose(["trainer=smoke", *overrides], folder=Path("unset"))
 
 
@@ -117,15 +119,15 @@ class Bench:
     def store(self) -> Path:
         return self.path / "mlflow.db"
 
-    def compose(self, *overrides: str, **more: Any) -> dict[str, Any]:
+    def compose(self, *overrides: str, **more: Any) -> TrainConfig:
         fixed = (f"tracking.uri=sqlite:///{self.store}", "trainer=smoke")
         return compose([*fixed, *overrides], folder=self.folder, **more)
 
-    def based(self, *overrides: str) -> dict[str, Any]:
+    def based(self, *overrides: str) -> TrainConfig:
         """Return what ``compose`` does, composed once for all tests."""
         config = copy.deepcopy(_base(overrides))
-        config["tracking"]["uri"] = f"sqlite:///{self.store}"
-        config["folder"] = config["trainer"]["default_root_dir"] = str(self.folder)
+        config.tracking.uri = f"sqlite:///{self.store}"
+        config.folder = config.trainer.default_root_dir = str(self.folder)
         return config
 
     def command_line(self, key: str, value: Any) -> None:
@@ -141,7 +143,7 @@ class Bench:
 
     def checkpoint(self, key: str, value: Any) -> str:
         """Write a checkpoint whose configuration has a value at a key."""
-        config = self.based("model=transformer")
+        config = plain(self.based("model=transformer"))
         *sections, last = key.split(".")
         place: dict[str, Any] = config
         for section in sections:
@@ -155,11 +157,11 @@ class Bench:
 
     def resume(self, key: str, value: Any) -> None:
         path = self.checkpoint(key, value)
-        run(resumed_config(self.based() | {"checkpoint": path}, [f"checkpoint={path}"]))
+        run(resumed_config(replace(self.based(), checkpoint=path), [f"checkpoint={path}"]))
 
     def train_on(self, key: str, value: Any) -> None:
         """Resume without the command line: the run reads the checkpoint by itself."""
-        run(self.based("model=transformer") | {"checkpoint": self.checkpoint(key, value)})
+        run(replace(self.based("model=transformer"), checkpoint=self.checkpoint(key, value)))
 
     def translate(self, key: str, value: Any) -> None:
         Translator(self.checkpoint(key, value))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from attnscale.config.section import plain
 from attnscale.experiment import run
 from tests.config.conftest import Bench, Own, every_way
 
@@ -155,7 +156,7 @@ def test_a_run_checks_the_checkpoint_that_it_resumes(bench: Bench) -> None:
 
 
 def test_the_library_reads_no_allow_from_a_configuration(bench: Bench, own: Own) -> None:
-    config = bench.compose() | {"allow": [own.name]}
+    config = plain(bench.compose()) | {"allow": [own.name]}
     config["callbacks"]["toy"] = {"_target_": f"{own.name}.Toy"}
     with pytest.raises(ValueError, match=r"allow=.*counts on the command line only"):
         run(config, allow=(own.name,))

@@ -1,15 +1,39 @@
 """From files and overrides to plain values."""
 
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
-from attnscale.config.build import choices, compose, plain, scale_modes
+from attnscale.config.app_schema import (
+    CurvesConfig,
+    EvaluateConfig,
+    ReportConfig,
+    TheoryConfig,
+    TranslateConfig,
+)
+from attnscale.config.build import (
+    choices,
+    compose,
+    project_root,
+    register,
+    resolve,
+    scale_modes,
+    to_object,
+)
+from attnscale.config.schema import TrainConfig
+from attnscale.config.section import Node, plain, typed
 from attnscale.config.targets import Targets
+
+FREE = ("callbacks", "tags")
+"""Sections whose keys are free."""
 
 
 def _plain_values(value: Any) -> bool:
@@ -22,21 +46,64 @@ def _plain_values(value: Any) -> bool:
 
 def test_a_configuration_is_plain_and_resolved(tmp_path: Path) -> None:
     config = compose(["model.d_model=96", "seed=7"], folder=tmp_path)
-    assert _plain_values(config)
-    assert config["data"]["d_model"] == 96
-    assert config["data"]["seed"] == 7
-    assert config["folder"] == config["trainer"]["default_root_dir"] == str(tmp_path)
-    assert "hydra" not in config
-    assert "allow" not in config
+    assert config.data["d_model"] == 96
+    assert config.data["seed"] == 7
+    assert config.folder == config.trainer.default_root_dir == str(tmp_path)
+    values = plain(config)
+    assert _plain_values(values)
+    assert "hydra" not in values
+    assert "allow" not in values
+    assert typed(TrainConfig, values) == config
 
 
-@pytest.mark.parametrize("root", ["train", "evaluate", "translate", "report", "theory", "curves"])
-def test_every_root_composes(tmp_path: Path, root: str) -> None:
-    if root in ("curves", "translate"):
-        with pytest.raises(HydraException, match="folder"):
-            compose([], folder=tmp_path, root=root)
-        return
-    assert compose([], folder=tmp_path, root=root)["folder"] == str(tmp_path)
+ROOTS: dict[str, type[Any]] = {
+    "train": TrainConfig,
+    "evaluate": EvaluateConfig,
+    "translate": TranslateConfig,
+    "report": ReportConfig,
+    "theory": TheoryConfig,
+    "curves": CurvesConfig,
+}
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_every_root_is_an_object(root: str) -> None:
+    register()
+    # What Hydra knows only when a job starts.
+    name = "file" if root == "curves" else "output" if root == "translate" else "folder"
+    with initialize_config_dir(str(project_root() / "conf"), version_base="1.3"):
+        composed = hydra_compose(root, [f"{name}=somewhere"])
+    config = to_object(composed, ROOTS[root])
+    assert isinstance(config, ROOTS[root])
+    assert getattr(config, name) == "somewhere"
+    for field in fields(config):
+        section = getattr(config, field.name)
+        assert not isinstance(section, dict) or isinstance(section, Node) or field.name in FREE
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seeed": 1}, "seeed: no such key"),
+        ({"trainer": {"max_stepz": 1}}, "trainer.max_stepz: no such key"),
+        ({"attention": {}}, "attention.backend: is missing"),
+        ({"model": "transformer"}, "model=transformer: must be a section with keys"),
+    ],
+)
+def test_a_mistake_in_plain_values_is_named(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        typed(TrainConfig, plain(compose([], folder=tmp_path)) | change)
+
+
+def test_an_object_is_a_copy(tmp_path: Path) -> None:
+    values = plain(compose([], folder=tmp_path))
+    config = typed(TrainConfig, values)
+    config.callbacks["curves"]["per_attention"] = config.optimizer.lr = 7
+    assert plain(config)["optimizer"]["lr"] == 7
+    assert values["callbacks"]["curves"]["per_attention"] is True
+    assert values["optimizer"]["lr"] == 1e-3
 
 
 @pytest.mark.parametrize(
@@ -60,15 +127,15 @@ def test_a_mistake_ends_composition(tmp_path: Path, override: str, words: str) -
 
 def test_a_missing_value_and_a_lost_interpolation_are_refused() -> None:
     with pytest.raises(MissingMandatoryValue, match="d_k"):
-        plain(OmegaConf.create({"model": {"d_k": "???"}}))
+        resolve(OmegaConf.create({"model": {"d_k": "???"}}))
     with pytest.raises(InterpolationResolutionError, match="nowhere"):
-        plain(OmegaConf.create({"a": "${nowhere}"}))
+        resolve(OmegaConf.create({"a": "${nowhere}"}))
 
 
 def test_an_interpolation_hides_no_target() -> None:
     config = OmegaConf.create({"name": "os.system", "a": [{"_target_": "${name}"}]})
     with pytest.raises(ValueError, match=r"a\[0\]\._target_=os\.system: allowed are"):
-        plain(config)
+        resolve(config)
 
 
 @pytest.mark.parametrize(
@@ -78,11 +145,11 @@ def test_allow_must_be_what_the_command_line_says(
     composed: list[str], asked: tuple[str, ...]
 ) -> None:
     with pytest.raises(ValueError, match=r"allow=.*counts on the command line only"):
-        plain(OmegaConf.create({"allow": composed}), Targets(asked))
+        resolve(OmegaConf.create({"allow": composed}), Targets(asked))
 
 
 def test_allow_is_left_out() -> None:
-    assert plain(OmegaConf.create({"allow": ["a"], "b": 1}), Targets(("a",))) == {"b": 1}
+    assert resolve(OmegaConf.create({"allow": ["a"], "b": 1}), Targets(("a",))) == {"b": 1}
 
 
 def test_the_help_text_names_choices_and_modes() -> None:

@@ -9,6 +9,7 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from attnscale.config.build import compose
+from attnscale.config.schema import TrainConfig
 from attnscale.experiment import Result, run
 
 
@@ -23,7 +24,7 @@ class Lab:
     def uri(self) -> str:
         return f"sqlite:///{self.path}/mlflow.db"
 
-    def config(self, *overrides: str) -> dict[str, Any]:
+    def config(self, *overrides: str) -> TrainConfig:
         self.runs += 1
         fixed = [f"tracking.uri={self.uri}", "trainer.enable_progress_bar=false"]
         if not any("callbacks" in override for override in overrides):

@@ -1,13 +1,14 @@
 """A checkpoint of an earlier version, which named some things otherwise, can still be used."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from attnscale.cli.resume import resumed_config
 from attnscale.experiment.checkpoints import load_checkpoint
-from attnscale.sweep.resume import resumed_config
 
 SHORT = (
     "trainer.max_epochs=1",
@@ -47,18 +48,19 @@ def test_training_goes_on_as_from_a_checkpoint_of_today(lab: Any, half: str, ear
     assert len(wanted) == 4
     assert resumed == wanted
     today, updated = (load_checkpoint(str(result.last_checkpoint)) for result in runs)
-    assert list(updated["state_dict"]) == list(today["state_dict"])
-    for key, value in today["state_dict"].items():
-        assert torch.equal(updated["state_dict"][key], value), key
+    assert list(updated.tensors) == list(today.tensors)
+    for key, value in today.tensors.items():
+        assert torch.equal(updated.tensors[key], value), key
 
 
 def test_its_configuration_is_todays(lab: Any, half: str, earlier: str) -> None:
     configs = [
         resumed_config(
-            {**lab.config(*SHORT), "checkpoint": path}, ["callbacks.learned_scales.per_head=false"]
+            replace(lab.config(*SHORT), checkpoint=path),
+            ["callbacks.learned_scales.per_head=false"],
         )
         for path in (half, earlier)
     ]
-    today, updated = (config["callbacks"] for config in configs)
+    today, updated = (config.callbacks for config in configs)
     assert updated == today
     assert updated["learned_scales"]["_target_"].endswith(".learned_scales.LearnedScales")

@@ -230,7 +230,7 @@ def test_clipping_breaks_the_identity_and_says_so(
 
 def test_a_run_refuses_other_optimizers(lab: Any) -> None:
     config = lab.config(*SHORT, "attention.scale=none_equiv")
-    config["optimizer"]["_target_"] = "torch.optim.Adagrad"
-    del config["optimizer"]["betas"]
+    config.optimizer._target_ = "torch.optim.Adagrad"
+    del config.optimizer["betas"]
     with pytest.raises(ValueError, match="'Adagrad'; allowed are adam, adamw and sgd"):
         run(config)

@@ -1,5 +1,6 @@
 """QK-Clip in a run."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -24,9 +25,8 @@ SHORT = (
 CLIP = f"attention.qk_clip={TAU}"
 
 
-def weights(result: Any) -> dict[str, Tensor]:
-    state: dict[str, Tensor] = load_checkpoint(str(result.last_checkpoint))["state_dict"]
-    return state
+def weights(result: Any) -> Mapping[str, Tensor]:
+    return load_checkpoint(str(result.last_checkpoint)).tensors
 
 
 def largest(lab: Any, result: Any) -> float:

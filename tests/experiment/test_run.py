@@ -338,7 +338,7 @@ def test_a_diverged_run_says_so(lab: Any) -> None:
 
 def test_names_that_mlflow_refuses(lab: Any) -> None:
     config = lab.config(*SHORT, "trainer.max_epochs=1")
-    config["tags"] = {"a@b": "1", "k(s)": "2", "k[s]": "3", "long": "n" * 7000}
+    config.tags = {"a@b": "1", "k(s)": "2", "k[s]": "3", "long": "n" * 7000}
     result = run(config)
     recorded = lab.last()
     values = {k: v for k, v in recorded.data.params.items() if k.startswith("tags.")}

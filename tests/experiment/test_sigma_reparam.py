@@ -46,7 +46,7 @@ def test_a_run_trains_and_resumes(lab: Any, which: str) -> None:
     half = lab.run(*changed, "trainer.max_epochs=1")
     rest = lab.run(*changed, f"checkpoint={half.last_checkpoint}")
     assert lab.curve(rest.run_id, "train/loss") == second[4:]
-    states = [load_checkpoint(str(r.last_checkpoint))["state_dict"] for r in (whole, rest)]
+    states = [load_checkpoint(str(r.last_checkpoint)).tensors for r in (whole, rest)]
     assert all(torch.equal(v, states[1][k]) for k, v in states[0].items())
     assert {k.split(".")[-1] for k in states[0]} >= {"gamma", "u", "v", "original"}
 
@@ -56,7 +56,7 @@ def test_a_run_trains_and_resumes(lab: Any, which: str) -> None:
 def test_a_checkpoint_translates(lab: Any, which: str, tied: str) -> None:
     result = lab.run(*SMALL, f"attention.sigma_reparam={which}", f"model.tied={tied}")
     translator = Translator(str(result.last_checkpoint))
-    kept = load_checkpoint(str(result.last_checkpoint))["state_dict"]
+    kept = load_checkpoint(str(result.last_checkpoint)).tensors
     for name, value in translator.model.state_dict().items():
         assert torch.equal(kept[f"model.{name}"], value), name
     # What the run translated at its end, from the checkpoint alone.

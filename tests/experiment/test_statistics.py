@@ -45,11 +45,11 @@ def refuse(*_: object) -> Any:
 def test_the_gain_starts_at_that_of_the_data(lab: Any) -> None:
     result = lab.run(*SHORT, "optimizer.lr=0.0")
     state = load_checkpoint(str(result.last_checkpoint))
-    assert state["attnscale"]["statistics"] == {NAME: 8.0}
-    gain = state["state_dict"]["model.layers.0.attention.scale.gain"]
+    assert state.statistics == {NAME: 8.0}
+    gain = state.tensors["model.layers.0.attention.scale.gain"]
     torch.testing.assert_close(gain, torch.tensor([math.log2(56)]))
     longer = lab.run(*SHORT, "optimizer.lr=0.0", "data.length=5")
-    gain = load_checkpoint(str(longer.last_checkpoint))["state_dict"][
+    gain = load_checkpoint(str(longer.last_checkpoint)).tensors[
         "model.layers.0.attention.scale.gain"
     ]
     torch.testing.assert_close(gain, torch.tensor([math.log2(20)]))
@@ -63,11 +63,11 @@ def test_a_resumed_run_measures_nothing(lab: Any, monkeypatch: pytest.MonkeyPatc
         lab.run(*SHORT)
     rest = lab.run(*SHORT, "trainer.max_epochs=2", f"checkpoint={half.last_checkpoint}")
     first, second = (load_checkpoint(str(r.last_checkpoint)) for r in (whole, rest))
-    assert first["attnscale"]["statistics"] == second["attnscale"]["statistics"] == {NAME: 8.0}
-    for name, value in first["state_dict"].items():
-        assert torch.equal(second["state_dict"][name], value), name
+    assert first.statistics == second.statistics == {NAME: 8.0}
+    for name, value in first.tensors.items():
+        assert torch.equal(second.tensors[name], value), name
     # It did learn: the gain is not that of the start.
-    gain = first["state_dict"]["model.layers.0.attention.scale.gain"]
+    gain = first.tensors["model.layers.0.attention.scale.gain"]
     assert abs(float(gain) - math.log2(56)) > 1e-5
 
 
@@ -75,8 +75,9 @@ def test_a_translator_reads_no_training_data(lab: Any, monkeypatch: pytest.Monke
     result = lab.run(*SMALL, "data.tokenizer=split", "optimizer.lr=0.0")
     pairs = draw_pairs(150 + 31 + 33, 0)
     longest = float(np.percentile([len(text.split()) for p in pairs[:150] for text in p], 97.5))
-    kept = load_checkpoint(str(result.last_checkpoint))["attnscale"]["statistics"]
-    assert kept == {NAME: pytest.approx(longest)}
+    statistics = load_checkpoint(str(result.last_checkpoint)).statistics
+    assert statistics is not None
+    assert dict(statistics) == {NAME: pytest.approx(longest)}
     monkeypatch.setattr(TranslationData, "load", refuse)
     monkeypatch.setattr(TranslationData, "train_lengths", refuse)
     translator = Translator(str(result.last_checkpoint))

@@ -134,9 +134,9 @@ def test_eight_pairs_are_learned_by_heart(lab: Any, tmp_path: Path) -> None:
 
 def test_a_checkpoint_carries_its_vocabularies(lab: Any) -> None:
     result = lab.run(*SMALL)
-    state = load_checkpoint(str(result.best_checkpoint))["attnscale"]
-    assert state["data"]["source"][:4] == ["<unk>", "<pad>", "<bos>", "<eos>"]
-    assert len(state["data"]["target"]) > 50
+    state = load_checkpoint(str(result.best_checkpoint))
+    assert state.data["source"][:4] == ["<unk>", "<pad>", "<bos>", "<eos>"]
+    assert len(state.data["target"]) > 50
     # Another training set would give other vocabularies; a scored checkpoint keeps its own.
     again = lab.run(
         *SMALL,

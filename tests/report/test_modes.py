@@ -15,10 +15,7 @@ from tests.support.runs import trained_run
 @pytest.fixture(scope="module")
 def options() -> dict[str, dict[str, float]]:
     """Return the options as a configuration has them."""
-    composed: dict[str, dict[str, float]] = compose([], folder=ROOT, root="theory")["attention"][
-        "options"
-    ]
-    return composed
+    return compose([], folder=ROOT).attention.options
 
 
 def test_the_registry_is_there_as_a_whole(options: dict[str, dict[str, float]]) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from attnscale.analysis.runs import Asked
 from attnscale.analysis.settings import make_grid
+from attnscale.cli.report import write
 from attnscale.report.page import Report, make_report, shown_settings
-from attnscale.sweep.report import write
 from attnscale.tracking.history import History
 from attnscale.tracking.record import FAILED, FINISHED, Record
 from attnscale.tracking.store import Store

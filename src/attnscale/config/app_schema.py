@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnscale.config.schema import MISSING
+from attnscale.config.schema import MISSING, AttentionConfig, TrackingConfig
 
 
 @dataclass
@@ -13,7 +13,7 @@ class CurvesConfig:
     sweep: str = MISSING
     metrics: list[str] = MISSING
     file: str = MISSING
-    tracking: Any = MISSING
+    tracking: TrackingConfig = MISSING
 
 
 @dataclass
@@ -52,7 +52,7 @@ class EvaluateConfig:
     checkpoint: str | None = MISSING
     data: EvaluateDataConfig = MISSING
     trainer: EvaluateTrainerConfig = MISSING
-    tracking: Any = MISSING
+    tracking: TrackingConfig = MISSING
     folder: str = MISSING
     allow: list[str] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ class EvaluateConfig:
 class ReportConfig:
     """The root of ``python -m src.report``."""
 
-    tracking: Any = MISSING
+    tracking: TrackingConfig = MISSING
     sweep: str = MISSING
     runs: list[str] = MISSING
     filter: str | None = MISSING
@@ -73,8 +73,8 @@ class ReportConfig:
 class TheoryConfig:
     """The root of ``python -m src.theory``."""
 
-    attention: Any = MISSING
-    tracking: Any = MISSING
+    attention: AttentionConfig = MISSING
+    tracking: TrackingConfig = MISSING
     seed: int = MISSING
     threads: int | None = MISSING
     n: int = MISSING
@@ -87,11 +87,18 @@ class TheoryConfig:
     folder: str = MISSING
 
 
+@dataclass
+class TheorySchema(TheoryConfig):
+    """The same while it is composed, where the choice of the group brings the type."""
+
+    attention: Any = MISSING
+
+
 APP_GROUPS: dict[tuple[str, str], type] = {
     ("schema", "curves"): CurvesConfig,
     ("schema", "translate"): TranslateConfig,
     ("schema", "evaluate"): EvaluateConfig,
-    ("schema", "theory"): TheoryConfig,
+    ("schema", "theory"): TheorySchema,
     ("schema", "report"): ReportConfig,
 }
 """(group, name) of each type in Hydra's ConfigStore."""

@@ -1,4 +1,4 @@
-"""From the command line to a plain configuration: composition types, project paths.
+"""From the command line to the configuration's objects: composition types, project paths.
 
 What a ``_target_`` in it may be, and how it is called, is in ``config/targets.py``.
 """
@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -17,8 +17,11 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from attnscale.config.app_schema import APP_GROUPS
-from attnscale.config.schema import GROUPS, AttentionConfig
+from attnscale.config.schema import GROUPS, AttentionConfig, TrainConfig
+from attnscale.config.section import typed
 from attnscale.config.targets import NO_ALLOWANCE, Targets
+
+T = TypeVar("T")
 
 
 def project_root() -> Path:
@@ -27,7 +30,16 @@ def project_root() -> Path:
     return checkout if (checkout / "conf" / "train.yaml").is_file() else Path.cwd()
 
 
-def plain(config: DictConfig, targets: Targets = NO_ALLOWANCE) -> dict[str, Any]:
+def shown_path(path: str | Path) -> str:
+    """Return a path as it can be pasted: relative to the current folder where that is shorter."""
+    path = Path(path)
+    relative = os.path.relpath(path)
+    return (
+        relative if len(relative) < len(str(path)) and not relative.startswith("..") else str(path)
+    )
+
+
+def resolve(config: DictConfig, targets: Targets = NO_ALLOWANCE) -> dict[str, Any]:
     """Resolve a composed configuration into plain dictionaries, lists and values.
 
     The names of its targets are checked, without importing anything. ``allow`` is left out: it is
@@ -55,15 +67,27 @@ def plain(config: DictConfig, targets: Targets = NO_ALLOWANCE) -> dict[str, Any]
     return values
 
 
-def compose(
-    overrides: Sequence[str], *, folder: Path, root: str = "train", allow: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Compose a plain configuration without Hydra's command line.
+def to_object(config: DictConfig, kind: type[T], targets: Targets = NO_ALLOWANCE) -> T:
+    """Return a composed configuration as the object that the program reads.
+
+    Args:
+        config: As composed, ``hydra`` left out.
+        kind: The type of its root.
+        targets: Those of the command line.
+
+    Raises:
+        ValueError: As :func:`resolve`.
+        OmegaConfBaseException: As :func:`resolve`.
+    """
+    return typed(kind, resolve(config, targets))
+
+
+def compose(overrides: Sequence[str], *, folder: Path, allow: Sequence[str] = ()) -> TrainConfig:
+    """Compose the configuration of a run without Hydra's command line.
 
     Args:
         overrides: As on the command line, such as ``["attention.scale=none", "model.d_k=16"]``.
         folder: Where the run writes.
-        root: File in ``conf/`` to start from.
         allow: Packages whose classes it may name; :func:`attnscale.experiment.run` wants them too.
 
     Raises:
@@ -74,8 +98,8 @@ def compose(
     targets = Targets(tuple(allow))
     own = [f"allow=[{','.join(targets.allow)}]"] if targets.allow else []
     with initialize_config_dir(str(project_root() / "conf"), version_base="1.3"):
-        composed = hydra_compose(root, [*overrides, f"folder={json.dumps(str(folder))}", *own])
-    return plain(composed, targets)
+        composed = hydra_compose("train", [*overrides, f"folder={json.dumps(str(folder))}", *own])
+    return to_object(composed, TrainConfig, targets)
 
 
 def scale_modes() -> str:

@@ -23,7 +23,7 @@ PLUGINS = ("hydra.launcher._target_", "hydra.sweeper._target_")
 NAMED = {
     "_target_": ("attnscale.sweep.hooks.SweepHook",),
     "class": ("logging.StreamHandler", "logging.FileHandler", "logging.NullHandler"),
-    "()": ("attnscale.sweep.screen.ScreenFilter",),
+    "()": ("attnscale.cli.screen.ScreenFilter",),
 }
 """Keys that name what is called, with the names that are allowed."""
 

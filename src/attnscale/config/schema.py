@@ -1,6 +1,7 @@
-"""Types of the configuration. Values live in ``conf/`` only, so nothing here has a default.
+"""Types of the configuration: what composition checks, and what the program reads by attribute.
 
-The one exception is ``allow``, which no file may set.
+Values live in ``conf/`` only, so nothing here has a default, but for ``allow``, which no file may
+set.
 
 A misspelt key or a wrong type ends composition, before any job of a sweep starts.
 """
@@ -8,10 +9,10 @@ A misspelt key or a wrong type ends composition, before any job of a sweep start
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnscale.config.section import DataNode, ModelNode, OptimizerNode, TaskNode
+
 MISSING: Any = "???"
 """What OmegaConf reads as a value that must come from a file or the command line."""
-
-Number = int | float
 
 
 @dataclass
@@ -229,16 +230,16 @@ class TrackingConfig:
 
 @dataclass
 class TrainConfig:
-    """The root of ``python -m src.train``."""
+    """What a run is made from: the root of ``python -m src.train``, composed."""
 
-    attention: Any = MISSING
-    model: Any = MISSING
-    task: Any = MISSING
-    data: Any = MISSING
-    optimizer: Any = MISSING
+    attention: AttentionConfig = MISSING
+    model: ModelNode = MISSING
+    task: TaskNode = MISSING
+    data: DataNode = MISSING
+    optimizer: OptimizerNode = MISSING
     callbacks: dict[str, Any] = MISSING
-    tracking: Any = MISSING
-    trainer: Any = MISSING
+    tracking: TrackingConfig = MISSING
+    trainer: TrainerConfig = MISSING
     seed: int = MISSING
     threads: int | None = MISSING
     allocator: str = MISSING
@@ -246,6 +247,19 @@ class TrainConfig:
     folder: str = MISSING
     report: bool = MISSING
     tags: dict[str, Any] = MISSING
+
+
+@dataclass
+class TrainSchema(TrainConfig):
+    """The same while it is composed, where each choice brings the type of its own keys."""
+
+    attention: Any = MISSING
+    model: Any = MISSING
+    task: Any = MISSING
+    data: Any = MISSING
+    optimizer: Any = MISSING
+    tracking: Any = MISSING
+    trainer: Any = MISSING
     # With its value here and not in conf/: a file that sets it is then seen, and refused.
     allow: list[str] = field(default_factory=list)
 
@@ -263,6 +277,6 @@ GROUPS: dict[tuple[str, str], type] = {
     ("schema/task", "default"): TaskConfig,
     ("schema/tracking", "default"): TrackingConfig,
     ("schema/trainer", "default"): TrainerConfig,
-    ("schema", "train"): TrainConfig,
+    ("schema", "train"): TrainSchema,
 }
 """(group, name) of each type in Hydra's ConfigStore."""

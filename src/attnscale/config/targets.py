@@ -161,15 +161,15 @@ class Targets:
         home = self._home(target, shown)
         path, _, name = target.rpartition(".")
         try:
-            found = getattr(importlib.import_module(path), name)
+            kind = getattr(importlib.import_module(path), name)
         except Exception as error:
             # A person's own module may fail in any way.
             raise ValueError(f"{shown}: cannot be found: {error}") from error
-        if not isinstance(found, type):
+        if not isinstance(kind, type):
             raise ValueError(f"{shown}: is no class, and only classes are allowed")
-        if not _below(found.__module__, home):
-            raise ValueError(f"{shown}: is defined in {found.__module__}, outside {home}")
-        return found
+        if not _below(kind.__module__, home):
+            raise ValueError(f"{shown}: is defined in {kind.__module__}, outside {home}")
+        return kind
 
     @staticmethod
     def _bind(

@@ -1,4 +1,4 @@
-"""One run from a plain configuration to a plain result.
+"""One run from its configuration to a plain result.
 
 ``run`` is loaded when it is first used: Lightning takes seconds to import, and ``--help`` or a
 mistake on the command line should not wait for it.

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from attnscale.config.schema import TrainConfig
+from attnscale.config.section import typed
 from attnscale.config.targets import Targets
-from attnscale.experiment.processes import RESULT_FILE
+from attnscale.experiment.processes import RESULT_FILE, Failure
 from attnscale.experiment.train import train
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
@@ -31,8 +33,8 @@ def main(path: Path, allow: Sequence[str] = ()) -> int:
     signal.signal(signal.SIGTERM, _stop)
     rank = int(os.environ["RANK"])
     task = json.loads(path.read_text())
-    config = task["config"]
-    folder = Path(config["folder"])
+    config = typed(TrainConfig, task["config"])
+    folder = Path(config.folder)
     try:
         record = None
         if rank == 0 and task["run_id"]:
@@ -46,8 +48,7 @@ def main(path: Path, allow: Sequence[str] = ()) -> int:
         return 130
     except Exception as error:
         traceback.print_exc()
-        reason = {"rank": rank, "type": type(error).__name__, "message": str(error)}
-        (folder / f"error-rank{rank}.json").write_text(json.dumps(reason))
+        Failure(rank, type(error).__name__, str(error)).save(folder)
         sys.stderr.flush()
         # Without waiting for the others: they may be waiting for this process.
         os._exit(1)

@@ -1,7 +1,7 @@
-"""From a plain configuration to data, model, task and trainer."""
+"""From a configuration to data, model, task and trainer."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,12 +12,14 @@ from torch import nn
 
 from attnscale import __version__
 from attnscale.attention import MultiHeadAttention, ScaleFactory, choose_scale
+from attnscale.config.schema import TrainConfig
+from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.data.module import DataModule
 from attnscale.data.statistics import statistics
-from attnscale.experiment.checkpoints import load_checkpoint
+from attnscale.experiment.checkpoints import Checkpoint, load_checkpoint
 from attnscale.experiment.processes import processes_wanted
-from attnscale.experiment.trainer import check_trainer_keys, make_trainer, quiet_warnings
+from attnscale.experiment.trainer import check_trainer_keys, make_trainer
 from attnscale.model.sigma_reparam import reparametrise
 from attnscale.task.module import TaskModule
 from attnscale.task.qk_clip import QKClip
@@ -32,74 +34,71 @@ class Parts:
     data: DataModule
     module: TaskModule
     trainer: pl.Trainer
+    checkpoint: Checkpoint | None
 
 
-def scale_factory(config: Mapping[str, Any]) -> ScaleFactory:
+def scale_factory(config: TrainConfig) -> ScaleFactory:
     """Return what makes the model's scales, but for the data's statistics.
 
     Args:
-        config: The plain configuration.
+        config: The configuration.
 
     Raises:
         ValueError: If the scale mode or one of its options is not allowed.
     """
-    attention = config["attention"]
-    scale = attention["scale"]
-    return choose_scale(scale, attention["options"].get(scale, {}))
+    scale, options = config.attention.scale, config.attention.options
+    return choose_scale(scale, options.get(scale, {}) if isinstance(scale, str) else {})
 
 
-def measured_scale(config: Mapping[str, Any], data: Any) -> ScaleFactory:
+def measured_scale(config: TrainConfig, data: DataModule) -> ScaleFactory:
     """Return what makes the model's scales, with what the mode wants to know of the data."""
     scale = scale_factory(config)
     return replace(scale, statistics=statistics(data, tuple(scale.kind.statistics.values())))
 
 
-def batches_counted(config: Mapping[str, Any]) -> bool:
+def batches_counted(config: TrainConfig) -> bool:
     """Whether an option makes Lightning itself count batches, so that blocks must be of one."""
-    trainer = config["trainer"]
+    trainer = config.trainer
     return bool(
-        trainer["val_check_interval"] not in (None, 1.0)
-        or trainer["check_val_every_n_epoch"] is None
-        or trainer["fast_dev_run"]
-        or trainer["profiler"]
-        or trainer["barebones"]
-        or any(
-            isinstance(node, Mapping) and node.get("every_n_train_steps")
-            for node in config["callbacks"].values()
-        )
+        trainer.val_check_interval not in (None, 1.0)
+        or trainer.check_val_every_n_epoch is None
+        or trainer.fast_dev_run
+        or trainer.profiler
+        or trainer.barebones
+        or any(node and node.get("every_n_train_steps") for node in config.callbacks.values())
     )
 
 
-def make_data(config: Mapping[str, Any], targets: Targets = NO_ALLOWANCE) -> DataModule:
+def make_data(config: TrainConfig, targets: Targets = NO_ALLOWANCE) -> DataModule:
     """Build the data module, and tell it how batches are counted."""
-    data = targets.build(config["data"], DataModule, "data")
-    trainer, block = config["trainer"], config["task"]["block"]
+    data = targets.build(config.data, DataModule, "data")
+    block = config.task.block
     if block < 1:
         raise ValueError(f"task.block={block}: must be at least 1")
     data.count_batches(
         block=1 if batches_counted(config) else block,
-        limit_train=trainer["limit_train_batches"],
-        overfit=trainer["overfit_batches"],
+        limit_train=config.trainer.limit_train_batches,
+        overfit=config.trainer.overfit_batches,
     )
     return data
 
 
-def check_lengths(config: Mapping[str, Any]) -> None:
+def check_lengths(config: TrainConfig) -> None:
     """Check that the longest sentence of the data fits the model's positions.
 
     Raises:
         ValueError: Naming both keys.
     """
-    longest, positions = config["data"].get("max_length"), config["model"].get("max_length")
-    if longest is not None and positions is not None and longest + 1 > positions:
+    length, positions = config.data.get("max_length"), config.model.get("max_length")
+    if length is not None and positions is not None and length + 1 > positions:
         raise ValueError(
-            f"model.max_length={positions}: a sentence of {longest + 1} tokens is too long; "
-            f"raise it, or lower data.max_length={longest}"
+            f"model.max_length={positions}: a sentence of {length + 1} tokens is too long; "
+            f"raise it, or lower data.max_length={length}"
         )
 
 
 def make_model(
-    config: Mapping[str, Any],
+    config: TrainConfig,
     scale: ScaleFactory,
     arguments: Mapping[str, Any],
     targets: Targets = NO_ALLOWANCE,
@@ -107,48 +106,49 @@ def make_model(
     """Build the model.
 
     Args:
-        config: The plain configuration.
+        config: The configuration.
         scale: Makes the scale of each attention.
         arguments: What the model must know of the data.
         targets: Which classes the configuration may name.
     """
-    attention = partial(MultiHeadAttention, scale=scale, backend=config["attention"]["backend"])
-    model = targets.build(config["model"], nn.Module, "model", attention=attention, **arguments)
-    reparametrise(model, config["attention"]["sigma_reparam"])
+    attention = partial(MultiHeadAttention, scale=scale, backend=config.attention.backend)
+    model = targets.build(config.model, nn.Module, "model", attention=attention, **arguments)
+    reparametrise(model, config.attention.sigma_reparam)
     return model
 
 
-def _optimizer_maker(config: Mapping[str, Any], targets: Targets) -> Any:
-    node = {k: v for k, v in config["optimizer"].items() if k not in ("schedule", "warmup_steps")}
-    lr = node["lr"]
+def _optimizer_maker(
+    config: TrainConfig, targets: Targets
+) -> Callable[[object], torch.optim.Optimizer]:
+    lr = config.optimizer.lr
     if not (math.isfinite(lr) and lr >= 0):
         raise ValueError(f"optimizer.lr={lr}: must be finite and at least 0")
-    if node["fused"] is None:
+    node = config.optimizer.without("schedule", "warmup_steps")
+    if config.optimizer.fused is None:
         # With scaled gradients a fused optimizer unscales by itself, after the norms were measured.
-        node["fused"] = config["trainer"]["precision"] not in ("16-mixed", "16", 16)
+        node["fused"] = config.trainer.precision not in ("16-mixed", "16", 16)
     return lambda groups: targets.build(node, torch.optim.Optimizer, "optimizer", params=groups)
 
 
 def make_task(
-    config: Mapping[str, Any],
+    config: TrainConfig,
     model: nn.Module,
     record: Mapping[str, Any],
     targets: Targets = NO_ALLOWANCE,
 ) -> TaskModule:
     """Build the LightningModule."""
-    trainer, optimizer = config["trainer"], config["optimizer"]
+    trainer, optimizer = config.trainer, config.optimizer
     settings = StepSettings(
-        accumulate=trainer["accumulate_grad_batches"],
-        clip_value=trainer["gradient_clip_val"],
-        clip_algorithm=trainer["gradient_clip_algorithm"],
-        max_steps=trainer["max_steps"],
-        max_epochs=trainer["max_epochs"],
-        schedule=optimizer["schedule"],
-        warmup=optimizer["warmup_steps"],
+        accumulate=trainer.accumulate_grad_batches,
+        clip_value=trainer.gradient_clip_val,
+        clip_algorithm=trainer.gradient_clip_algorithm,
+        max_steps=trainer.max_steps,
+        max_epochs=trainer.max_epochs,
+        schedule=optimizer.schedule,
+        warmup=optimizer.warmup_steps,
     )
-    node = {k: v for k, v in config["task"].items() if k not in ("block", "max_epochs")}
     return targets.build(
-        node,
+        config.task.without("block", "max_epochs"),
         TaskModule,
         "task",
         model=model,
@@ -158,71 +158,65 @@ def make_task(
     )
 
 
-def make_clip(config: Mapping[str, Any], model: nn.Module) -> list[pl.Callback]:
+def make_clip(config: TrainConfig, model: nn.Module) -> list[pl.Callback]:
     """Build what shrinks W_q and W_k after a step, if it is wanted.
 
     Raises:
         ValueError: If a value is not allowed, or something else sets the norms of the weights.
     """
-    attention = config["attention"]
-    if attention["qk_clip"] is None:
+    attention = config.attention
+    if attention.qk_clip is None:
         return []
-    if attention["sigma_reparam"] != "none":
+    if attention.sigma_reparam != "none":
         raise ValueError(
-            f"attention.qk_clip={attention['qk_clip']}: cannot be used together with "
-            f"attention.sigma_reparam={attention['sigma_reparam']}, which sets the norms anew"
+            f"attention.qk_clip={attention.qk_clip}: cannot be used together with "
+            f"attention.sigma_reparam={attention.sigma_reparam}, which sets the norms anew"
         )
-    return [QKClip(model, threshold=attention["qk_clip"], alpha=attention["qk_clip_alpha"])]
+    return [QKClip(model, threshold=attention.qk_clip, alpha=attention.qk_clip_alpha)]
 
 
-def assemble(
-    config: Mapping[str, Any], record: Record | None, targets: Targets = NO_ALLOWANCE
-) -> Parts:
+def assemble(config: TrainConfig, record: Record | None, targets: Targets = NO_ALLOWANCE) -> Parts:
     """Build everything for one run, model weights seeded by ``seed``.
 
     Args:
-        config: The plain configuration.
+        config: The configuration.
         record: Where points go, or None on the processes that do not record.
         targets: Which classes the configuration may name.
 
     Raises:
         ValueError: If a value is not allowed, naming its key.
     """
-    targets.check(config)
-    quiet_warnings()
-    check_trainer_keys(config)
-    pl.seed_everything(config["seed"], workers=True, verbose=False)
-    if config["threads"] is not None:
-        if config["threads"] < 1:
-            raise ValueError(f"threads={config['threads']}: must be at least 1, or null")
-        torch.set_num_threads(config["threads"])
+    values = plain(config)
+    targets.check(values)
+    check_trainer_keys(config.trainer)
+    pl.seed_everything(config.seed, workers=True, verbose=False)
     data = make_data(config, targets)
     scale = scale_factory(config)
-    state: Mapping[str, Any] = {}
-    if config["checkpoint"] is not None:
-        state = load_checkpoint(config["checkpoint"], targets)
-        data.take_record(state["attnscale"].get("data", {}))
+    checkpoint = None
+    if config.checkpoint is not None:
+        checkpoint = load_checkpoint(config.checkpoint, targets)
+        data.take_record(checkpoint.data)
     trainer = make_trainer(config, record, targets)
     check_lengths(config)
     arguments = data.model_arguments()
-    measured = state["attnscale"].get("statistics") if state else None
-    if measured is None:
+    if checkpoint is None or checkpoint.statistics is None:
         scale = measured_scale(config, data)
     else:
-        scale = replace(scale, statistics=measured)
+        scale = replace(scale, statistics=checkpoint.statistics)
     model = make_model(config, scale, arguments, targets)
-    if trainer.world_size != processes_wanted(config["trainer"]):
+    n_processes = processes_wanted(config.trainer)
+    if trainer.world_size != n_processes:
         raise ValueError(
-            f"trainer.devices={config['trainer']['devices']}: wants "
-            f"{processes_wanted(config['trainer'])} processes, {trainer.world_size} were started"
+            f"trainer.devices={config.trainer.devices}: wants {n_processes} processes, "
+            f"{trainer.world_size} were started"
         )
-    keep = {
-        "config": dict(config),
+    carried = {
+        "config": values,
         "version": __version__,
         "run_id": record.run_id if record else "",
         "data": data.record(),
         "statistics": dict(scale.statistics),
     }
-    task = make_task(config, model, keep, targets)
+    task = make_task(config, model, carried, targets)
     trainer.callbacks.extend(make_clip(config, model))  # type: ignore[attr-defined]
-    return Parts(data, task, trainer)
+    return Parts(data, task, trainer, checkpoint)

@@ -1,15 +1,43 @@
 """Reading checkpoints: with torch's safe default, and what they carry beside the weights."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from attnscale.config.schema import TrainConfig
+from attnscale.config.section import typed
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.renamed import update_checkpoint
 
 
-def load_checkpoint(path: str, targets: Targets = NO_ALLOWANCE) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a run reads of a checkpoint; the optimizer's state is Lightning's affair.
+
+    Attributes:
+        path: The file.
+        config: The configuration that it was trained with.
+        data: What the data module must know again, such as vocabularies.
+        statistics: What the scale mode wanted to know of the data, or None if that was not kept.
+        tensors: The state dict.
+        epochs: Epochs done.
+        steps: Optimizer steps done.
+    """
+
+    path: str
+    config: TrainConfig
+    data: Mapping[str, Any]
+    statistics: Mapping[str, float] | None
+    tensors: Mapping[str, Tensor]
+    epochs: int
+    steps: int
+
+
+def load_checkpoint(path: str, targets: Targets = NO_ALLOWANCE) -> Checkpoint:
     """Load a checkpoint with torch's safe default, and check what its configuration names.
 
     Args:
@@ -25,12 +53,16 @@ def load_checkpoint(path: str, targets: Targets = NO_ALLOWANCE) -> dict[str, Any
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         update_checkpoint(state)
-        config = dict(state["attnscale"]["config"])
+        carried = state["attnscale"]
+        values = dict(carried["config"])
+        progress = int(state.get("epoch", -1)) + 1, int(state.get("global_step", 0))
     except Exception as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"checkpoint={path}: not a checkpoint of this project: {first}") from error
     try:
-        targets.check(config)
+        targets.check(values)
+        config = typed(TrainConfig, values)
     except ValueError as error:
         raise ValueError(f"checkpoint={path}: {error}") from error
-    return dict(state)
+    data, statistics = carried.get("data") or {}, carried.get("statistics")
+    return Checkpoint(path, config, data, statistics, state["state_dict"], *progress)

@@ -12,11 +12,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
+
+from attnscale.config.schema import TrainConfig, TrainerConfig
+from attnscale.config.section import plain
 
 RANK_VARIABLES = (
     "RANK",
@@ -57,13 +60,13 @@ def rank() -> int:
     return int(os.environ[{"torchrun": "RANK", "srun": "SLURM_PROCID"}[started]]) if started else 0
 
 
-def processes_wanted(trainer: Mapping[str, Any]) -> int:
+def processes_wanted(trainer: TrainerConfig) -> int:
     """Return how many processes ``trainer.devices`` and ``trainer.num_nodes`` ask for.
 
     Raises:
         ValueError: If the devices cannot be counted, or are not there.
     """
-    devices, accelerator = trainer["devices"], trainer["accelerator"]
+    devices, accelerator = trainer.devices, trainer.accelerator
     on_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
     there = torch.cuda.device_count() if on_gpu else 1
     if on_gpu and there == 0:
@@ -85,36 +88,40 @@ def processes_wanted(trainer: Mapping[str, Any]) -> int:
             )
     if on_gpu and count > there:
         raise ValueError(f"trainer.devices={devices}: only {there} GPUs were found")
-    return count * int(trainer["num_nodes"])
+    return count * trainer.num_nodes
 
 
 def _environment(n: int) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k not in RANK_VARIABLES}
+    variables = {k: v for k, v in os.environ.items() if k not in RANK_VARIABLES}
     threads = max(1, (os.cpu_count() or 1) // n)
-    kept.setdefault("OMP_NUM_THREADS", str(threads))
+    variables.setdefault("OMP_NUM_THREADS", str(threads))
     package = str(Path(__file__).resolve().parents[2])
-    kept["PYTHONPATH"] = os.pathsep.join(p for p in (package, kept.get("PYTHONPATH")) if p)
-    return kept
+    variables["PYTHONPATH"] = os.pathsep.join(
+        p for p in (package, variables.get("PYTHONPATH")) if p
+    )
+    return variables
 
 
-def _first(folder: Path) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class Failure:
+    """Why a process ended: what it leaves in the run's folder."""
+
+    rank: int
+    type: str
+    message: str
+
+    def save(self, folder: Path) -> None:
+        """Leave it in the run's folder."""
+        (folder / f"error-rank{self.rank}.json").write_text(json.dumps(asdict(self)))
+
+
+def _first(folder: Path) -> Failure | None:
     files = sorted(folder.glob("error-rank*.json"), key=lambda p: p.stat().st_mtime_ns)
-    return dict(json.loads(files[0].read_text())) if files else None
-
-
-def _first_mistake(folder: Path) -> str | None:
-    """Return the message of a value that is not allowed; every process meets it alike."""
-    found = _first(folder)
-    return str(found["message"]) if found is not None and found["type"] == "ValueError" else None
-
-
-def _first_error(folder: Path) -> str | None:
-    found = _first(folder)
-    return None if found is None else f"rank {found['rank']}: {found['type']}: {found['message']}"
+    return Failure(**json.loads(files[0].read_text())) if files else None
 
 
 def run_in_processes(
-    config: Mapping[str, Any],
+    config: TrainConfig,
     *,
     n: int,
     run_id: str | None,
@@ -124,7 +131,7 @@ def run_in_processes(
     """Train in ``n`` processes of this machine; the result is left in the run's folder.
 
     Args:
-        config: The plain configuration.
+        config: The configuration.
         n: Number of processes.
         run_id: The MLflow run that the main process writes to.
         store: MLflow's tracking URI.
@@ -135,16 +142,16 @@ def run_in_processes(
         ProcessFailedError: If one of them failed; the others are ended then.
         ValueError: If several nodes are asked for: those must be started by srun.
     """
-    if config["trainer"]["num_nodes"] != 1:
+    if config.trainer.num_nodes != 1:
         raise ValueError(
-            f"trainer.num_nodes={config['trainer']['num_nodes']}: processes on other machines "
+            f"trainer.num_nodes={config.trainer.num_nodes}: processes on other machines "
             "must be started by srun or torchrun"
         )
-    folder = Path(config["folder"])
+    folder = Path(config.folder)
     for old in (*folder.glob("error-rank*.json"), folder / RESULT_FILE):
         old.unlink(missing_ok=True)
     (folder / CONFIG_FILE).write_text(
-        json.dumps({"config": config, "run_id": run_id, "store": store}, indent=1)
+        json.dumps({"config": plain(config), "run_id": run_id, "store": store}, indent=1)
     )
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
@@ -163,9 +170,14 @@ def run_in_processes(
             _end(child)
             raise
     if code != 0 or not (folder / RESULT_FILE).exists():
-        if (mistake := _first_mistake(folder)) is not None:
-            raise ValueError(mistake)
-        reason = _first_error(folder) or _last_line(folder / "processes.log")
+        failure = _first(folder)
+        if failure is None:
+            reason = _last_line(folder / "processes.log")
+        elif failure.type == "ValueError":
+            # A value that is not allowed: every process meets it alike.
+            raise ValueError(failure.message)
+        else:
+            reason = f"rank {failure.rank}: {failure.type}: {failure.message}"
         raise ProcessFailedError(
             f"{n} processes: {reason} (all output: {folder / 'processes.log'})"
         )

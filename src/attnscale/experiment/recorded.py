@@ -10,6 +10,8 @@ import torch
 import yaml
 
 from attnscale.config.build import project_root
+from attnscale.config.schema import TrainConfig, TrainerConfig
+from attnscale.config.section import plain, typed
 from attnscale.config.targets import Targets
 from attnscale.experiment.processes import (
     RESULT_FILE,
@@ -21,22 +23,22 @@ from attnscale.experiment.processes import (
 from attnscale.experiment.result import RUN_FILE, Result, default_name
 from attnscale.experiment.train import train
 from attnscale.tracking.provenance import provenance
-from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
+from attnscale.tracking.record import Record
 from attnscale.tracking.store import Store, find_store
 
 ARTIFACTS = ("samples.txt", "signatures.json", "translations.jsonl")
 """Files that a task may leave in the run's folder, kept with the record."""
 
 
-def _device(trainer: Mapping[str, Any]) -> str:
+def _device(trainer: TrainerConfig) -> str:
     n = processes_wanted(trainer)
-    gpu = trainer["accelerator"] in ("gpu", "cuda", "auto") and torch.cuda.is_available()
+    gpu = trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
     name = torch.cuda.get_device_name() if gpu else "cpu"
     return name if n == 1 else f"{n} × {name}"
 
 
-def _folder(config: Mapping[str, Any]) -> Path:
-    folder = Path(config["folder"])
+def _folder(config: TrainConfig) -> Path:
+    folder = Path(config.folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
@@ -47,35 +49,37 @@ def _folder(config: Mapping[str, Any]) -> Path:
     return folder
 
 
-def _resumed_tags(config: Mapping[str, Any]) -> dict[str, str]:
-    return {} if config["checkpoint"] is None else {"resumed_from": str(config["checkpoint"])}
+def _resumed_tags(config: TrainConfig) -> dict[str, str]:
+    return {} if config.checkpoint is None else {"resumed_from": config.checkpoint}
 
 
 def _open(
-    config: Mapping[str, Any],
+    config: TrainConfig,
     store: Store,
     folder: Path,
     parent: str | None,
     tags: Mapping[str, str],
-) -> Record:
-    name = config["tracking"]["run_name"] or default_name(config)
-    own = {f"note.{key}": value for key, value in config["tags"].items()}
+) -> tuple[Record, str]:
+    """Return the run's record and readable name."""
+    name = config.tracking.run_name or default_name(config)
+    own = {f"note.{key}": value for key, value in config.tags.items()}
     record = Record.start(
         store,
-        experiment=config["tracking"]["experiment"],
+        experiment=config.tracking.experiment,
         name=name,
         parent=parent,
         tags={**tags, **own, "folder": str(folder), **_resumed_tags(config)},
     )
-    written = {"run_id": record.run_id, "name": name, "store": store.uri, "parent": parent}
-    (folder / RUN_FILE).write_text(json.dumps(written, indent=1))
-    return record
+    entries = {"run_id": record.run_id, "name": name, "store": store.uri, "parent": parent}
+    (folder / RUN_FILE).write_text(json.dumps(entries, indent=1))
+    return record, name
 
 
-def _describe(record: Record, config: Mapping[str, Any]) -> None:
-    record.parameters(config)
-    record.text(yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True), "config.yaml")
-    record.tags(provenance(project_root(), _device(config["trainer"])))
+def _describe(record: Record, config: TrainConfig) -> None:
+    values = plain(config)
+    record.parameters(values)
+    record.text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), "config.yaml")
+    record.tags(provenance(project_root(), _device(config.trainer)))
 
 
 def _close(record: Record, result: Result, folder: Path) -> None:
@@ -100,7 +104,7 @@ def _close(record: Record, result: Result, folder: Path) -> None:
 
 
 def run(
-    config: Mapping[str, Any],
+    config: TrainConfig | Mapping[str, Any],
     *,
     parent: str | None = None,
     tags: Mapping[str, str] | None = None,
@@ -108,11 +112,11 @@ def run(
 ) -> Result:
     """Train, validate, test and record one model.
 
-    Works without Hydra: ``config`` is the plain mapping that ``conf/train.yaml`` composes to, and
-    ``attnscale.config.build.compose`` makes one.
+    Works without Hydra: ``attnscale.config.build.compose`` makes a configuration, and so does a
+    plain mapping of what ``conf/train.yaml`` composes to, as ``config.yaml`` in the record has it.
 
     Args:
-        config: The plain configuration.
+        config: The configuration; it is copied.
         parent: MLflow run id of the sweep that the run belongs to.
         tags: Further tags of the run.
         allow: Packages of your own whose classes the configuration may name.
@@ -127,16 +131,17 @@ def run(
         KeyboardInterrupt: On Ctrl-C; the run is then KILLED.
     """
     targets = Targets(tuple(allow))
-    targets.check(config)
+    values = plain(config) if isinstance(config, TrainConfig) else config
+    targets.check(values)
+    config = typed(TrainConfig, values)
     folder = _folder(config)
-    store = find_store(config["tracking"]["uri"], project_root())
+    store = find_store(config.tracking.uri, project_root())
     if rank() != 0:
         return train(config, None, targets)
-    record = _open(config, store, folder, parent, tags or {})
-    status = FAILED
-    try:
+    record, name = _open(config, store, folder, parent, tags or {})
+    with record.ending():
         _describe(record, config)
-        n = processes_wanted(config["trainer"])
+        n = processes_wanted(config.trainer)
         if n > 1 and launched_from_outside() is None:
             run_in_processes(
                 config, n=n, run_id=record.run_id, store=store.uri, allow=targets.allow
@@ -144,17 +149,7 @@ def run(
             result = Result.load(folder / RESULT_FILE)
         else:
             result = train(config, record, targets)
-        name = json.loads((folder / RUN_FILE).read_text())["name"]
         result = dataclasses.replace(result, name=name)
         _close(record, result, folder)
         result.save(folder / RESULT_FILE)
-        status = FINISHED
-    except KeyboardInterrupt:
-        status = KILLED
-        raise
-    except BaseException as error:
-        record.tags({"error": f"{type(error).__name__}: {error}"})
-        raise
-    finally:
-        record.end(status)
     return result

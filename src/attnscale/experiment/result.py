@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attnscale.config.schema import TrainConfig
+
 RUN_FILE = "run.json"
 """In a run's folder: its id, name and store."""
 
@@ -60,7 +62,7 @@ class Result:
         return cls(**json.loads(path.read_text()))
 
 
-def default_name(config: Mapping[str, Any]) -> str:
+def default_name(config: TrainConfig) -> str:
     """Return a readable name for a run of which nothing was swept."""
-    model = str(config["model"]["_target_"]).rpartition(".")[0].rpartition(".")[2]
-    return f"{model} scale={config['attention']['scale']} d_k={config['model']['d_k']}"
+    model = config.model._target_.rpartition(".")[0].rpartition(".")[2]
+    return f"{model} scale={config.attention.scale} d_k={config.model.d_k}"

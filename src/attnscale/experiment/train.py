@@ -1,103 +1,65 @@
 """Training, validation and test in this process."""
 
-import contextlib
 import dataclasses
-import gc
 import math
-import resource
-import signal
-import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attnscale.callbacks.checkpoint import BestCheckpoint
+from attnscale.config.schema import TrainConfig, TrainerConfig
 from attnscale.config.targets import NO_ALLOWANCE, Targets
-from attnscale.experiment.allocator import give_back, set_allocator
 from attnscale.experiment.assemble import Parts, assemble
+from attnscale.experiment.checkpoints import Checkpoint
+from attnscale.experiment.memory import allocator, peak_mib
 from attnscale.experiment.result import WORST, Result
+from attnscale.experiment.surroundings import frozen_objects, surroundings
 from attnscale.tracking.record import Record
 
 
-def _forget_peak() -> None:
-    """Start measuring the largest memory anew, so that a job does not report an earlier one's."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak_memory_mib(*, gpu: bool) -> float:
-    if gpu:
-        return torch.cuda.max_memory_allocated() / 2**20
-    status = Path("/proc/self/status")
-    for line in status.read_text().splitlines() if status.exists() else []:
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _check_checkpoint(path: str, config: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint that cannot be read, or that leaves nothing to train."""
-    if not Path(path).is_file():
-        raise ValueError(f"checkpoint={path}: no such file")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        done, steps = int(state["epoch"]) + 1, int(state["global_step"])
-    except Exception as error:
-        raise ValueError(f"checkpoint={path}: cannot be read as a checkpoint: {error}") from error
-    trainer = config["trainer"]
-    last, most = trainer["max_epochs"], trainer["max_steps"]
-    if (last is not None and 0 <= last <= done) or 0 <= most <= steps:
+def _check_steps_left(checkpoint: Checkpoint, trainer: TrainerConfig) -> None:
+    """Refuse a checkpoint that leaves nothing to train."""
+    epochs, steps = trainer.max_epochs, trainer.max_steps
+    done = epochs is not None and 0 <= epochs <= checkpoint.epochs
+    if done or 0 <= steps <= checkpoint.steps:
         raise ValueError(
-            f"checkpoint={path}: has {done} epochs and {steps} steps, and training ends at "
-            f"trainer.max_epochs={last}, trainer.max_steps={most}: raise the limit to train on"
+            f"checkpoint={checkpoint.path}: has {checkpoint.epochs} epochs and {checkpoint.steps} "
+            f"steps, and training ends at trainer.max_epochs={epochs}, trainer.max_steps={steps}: "
+            "raise the limit to train on"
         )
 
 
 def _fit(parts: Parts, checkpoint: str | None) -> None:
     """Fit; a Ctrl-C comes out as KeyboardInterrupt, not as Lightning's exit."""
-    main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGINT)
-    # The libraries' hundred thousands of objects live as long as the process: looking through them
-    # for garbage again and again took a tenth of a small model's step.
-    gc.collect()
-    gc.freeze()
     try:
-        parts.trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint)
+        with frozen_objects():
+            parts.trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint)
     except SystemExit as stop:
+        # Lightning ends the program on Ctrl-C; what it was handling is the exception's context.
         if isinstance(stop.__context__, KeyboardInterrupt):
             raise stop.__context__ from None
         raise
-    finally:
-        gc.unfreeze()
-        if main:
-            signal.signal(signal.SIGINT, handler)
 
 
 def _checkpoints(parts: Parts) -> tuple[str | None, str | None]:
     """Return the paths of the best and the last checkpoint that this run wrote."""
     callbacks: list[Any] = getattr(parts.trainer, "callbacks")  # noqa: B009
-    best = [c.best_model_path for c in callbacks if isinstance(c, BestCheckpoint)]
-    kept = [c for c in callbacks if isinstance(c, ModelCheckpoint)]
-    last = [c.best_model_path for c in kept if not isinstance(c, BestCheckpoint)]
-    paths = [found[0] if found else "" for found in (best, last)]
+    saving = [c for c in callbacks if isinstance(c, ModelCheckpoint)]
+    best = [c.best_model_path for c in saving if isinstance(c, BestCheckpoint)]
+    last = [c.best_model_path for c in saving if not isinstance(c, BestCheckpoint)]
+    paths = [(*written, "")[0] for written in (best, last)]
     # A resumed run may remember the best of a run whose files are gone.
     first, second = (path if Path(path).is_file() else None for path in paths)
     return first, second
 
 
-def train(
-    config: Mapping[str, Any], record: Record | None, targets: Targets = NO_ALLOWANCE
-) -> Result:
+def train(config: TrainConfig, record: Record | None, targets: Targets = NO_ALLOWANCE) -> Result:
     """Train, validate and test one model in this process.
 
     Args:
-        config: The plain configuration.
+        config: The configuration.
         record: Where points go, or None on the processes that do not record.
         targets: Which classes the configuration may name.
 
@@ -107,12 +69,8 @@ def train(
     Raises:
         ValueError: If a value is not allowed, naming its key.
     """
-    changed = set_allocator(config["allocator"])
-    try:
+    with allocator(config.allocator), surroundings(config.threads):
         return _train(config, record, targets)
-    finally:
-        if changed:
-            give_back()
 
 
 def _size_of_data(parts: Parts) -> dict[str, float]:
@@ -127,14 +85,13 @@ def _size_of_data(parts: Parts) -> dict[str, float]:
     }
 
 
-def _train(config: Mapping[str, Any], record: Record | None, targets: Targets) -> Result:
-    _forget_peak()
+def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Result:
     parts = assemble(config, record, targets)
     module, trainer = parts.module, parts.trainer
     fitting = trainer.limit_train_batches != 0
-    checkpoint = config["checkpoint"]
-    if checkpoint is not None and fitting:
-        _check_checkpoint(checkpoint, config)
+    checkpoint = config.checkpoint
+    if parts.checkpoint is not None and fitting:
+        _check_steps_left(parts.checkpoint, config.trainer)
     if fitting:
         _fit(parts, checkpoint)
         if record is not None:
@@ -154,7 +111,7 @@ def _train(config: Mapping[str, Any], record: Record | None, targets: Targets) -
     if best_loss is not None:
         metrics["val/best_loss"] = best_loss
     rate = (steps - module.first_step) / seconds if seconds > 0 else 0.0
-    memory = _peak_memory_mib(gpu=module.device.type == "cuda")
+    memory = peak_mib(gpu=module.device.type == "cuda")
     if record is not None:
         closing = {
             "progress/steps": float(steps),
@@ -180,6 +137,6 @@ def _train(config: Mapping[str, Any], record: Record | None, targets: Targets) -
         peak_memory_mib=memory,
         best_checkpoint=best,
         last_checkpoint=last,
-        folder=str(config["folder"]),
+        folder=config.folder,
         run_id=None if record is None else record.run_id,
     )

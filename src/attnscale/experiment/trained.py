@@ -1,12 +1,15 @@
 """Using a trained translation model: from a checkpoint alone."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import copy
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import torch
 
+from attnscale.config.app_schema import EvaluateConfig
+from attnscale.config.schema import TrainConfig
+from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.data.vocabulary import BEGIN, END, PADDING, Preprocessing, Vocabulary
 from attnscale.decoding.greedy import greedy
@@ -29,26 +32,25 @@ class Translator:
         Raises:
             ValueError: If the checkpoint holds no translation model.
         """
-        state = load_checkpoint(path, targets)
-        config, kept = state["attnscale"]["config"], state["attnscale"]["data"]
-        if not kept:
+        checkpoint = load_checkpoint(path, targets)
+        if not checkpoint.data:
             raise ValueError(f"checkpoint={path}: holds no translation model")
-        data = config["data"]
-        self.source, self.target = Vocabulary(kept["source"]), Vocabulary(kept["target"])
-        settings = data["tokenizer"], data["lowercase"]
-        self.split = Preprocessing(*settings, data["source"]).splitter()
-        self.join = Preprocessing(*settings, data["target"]).joiner()
-        self.max_length = data["max_length"]
+        data = checkpoint.config.data
+        self.source = Vocabulary(checkpoint.data["source"])
+        self.target = Vocabulary(checkpoint.data["target"])
+        self.split = Preprocessing(data.tokenizer, data.lowercase, data.source).splitter()
+        self.join = Preprocessing(data.tokenizer, data.lowercase, data.target).joiner()
+        self.max_length = data.max_length
         sizes = {"source_size": len(self.source), "target_size": len(self.target)}
-        statistics = state["attnscale"].get("statistics") or {}
-        scale = replace(scale_factory(config), statistics=statistics)
-        model = make_model(config, scale, sizes, targets)
+        scale = scale_factory(checkpoint.config)
+        scale = replace(scale, statistics=checkpoint.statistics or {})
+        model = make_model(checkpoint.config, scale, sizes, targets)
         assert isinstance(model, Transformer)
         prefix = "model."
         weights = {
-            k.removeprefix(prefix): v
-            for k, v in state["state_dict"].items()
-            if k.startswith(prefix)
+            name.removeprefix(prefix): tensor
+            for name, tensor in checkpoint.tensors.items()
+            if name.startswith(prefix)
         }
         model.load_state_dict(weights)
         self.model, self.device = model.eval().to(device), device
@@ -65,8 +67,8 @@ class Translator:
         padded = torch.tensor(
             [n + [PADDING] * (width - len(n)) for n in numbers], device=self.device
         )
-        made = greedy(self.model, padded, padding=PADDING, begin=BEGIN, end=END)
-        for row, sentence in zip(rows, made, strict=True):
+        translations = greedy(self.model, padded, padding=PADDING, begin=BEGIN, end=END)
+        for row, sentence in zip(rows, translations, strict=True):
             result[row] = self.join(self.target.decode(sentence))
         return result
 
@@ -77,33 +79,35 @@ class Translator:
             yield from self.batch(some)
 
 
-def evaluation_config(
-    state: Mapping[str, Any], split: str, changes: Mapping[str, Any]
-) -> dict[str, Any]:
+def evaluation_config(trained: TrainConfig, evaluated: EvaluateConfig) -> TrainConfig:
     """Return the configuration that scores a split: the checkpoint's, without training.
 
     Args:
-        state: The checkpoint.
-        split: Which split.
-        changes: Sections and keys to set anew, such as ``{"data": {"dir": …}}``.
+        trained: The checkpoint's configuration.
+        evaluated: What is asked for; null stands for what it was in training.
     """
-    config: dict[str, Any] = {**state["attnscale"]["config"]}
-    for section, values in changes.items():
-        if isinstance(values, Mapping):
-            config[section] = {**config[section], **values}
-        else:
-            config[section] = values
-    config["trainer"] = {
-        **config["trainer"],
-        "limit_train_batches": 0,
-        "limit_val_batches": 0,
-        "limit_test_batches": 1.0,
-        "fast_dev_run": False,
-        "overfit_batches": 0.0,
-        "default_root_dir": config["folder"],
-    }
-    if "test" in config["data"]:
-        config["data"] = {**config["data"], "test": split}
+    split = evaluated.data.split
+    config = replace(
+        copy.deepcopy(trained),
+        folder=evaluated.folder,
+        checkpoint=evaluated.checkpoint,
+        tracking=replace(evaluated.tracking, run_name=f"evaluate {split}"),
+    )
+    if evaluated.data.dir is not None:
+        config.data["dir"] = evaluated.data.dir
+    if "test" in config.data:
+        config.data["test"] = split
     elif split != "test":
         raise ValueError(f"data.split={split}: this checkpoint's data have one test set, test")
+    place = {key: value for key, value in plain(evaluated.trainer).items() if value is not None}
+    config.trainer = replace(
+        config.trainer,
+        **place,
+        limit_train_batches=0,
+        limit_val_batches=0,
+        limit_test_batches=1.0,
+        fast_dev_run=False,
+        overfit_batches=0.0,
+        default_root_dir=config.folder,
+    )
     return config

@@ -1,16 +1,16 @@
-"""Lightning's Trainer, with its callbacks and surroundings, from ``trainer`` and ``callbacks``."""
+"""Lightning's Trainer, with its callbacks and loggers, from ``trainer`` and ``callbacks``."""
 
 import inspect
-import logging
-import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import pytorch_lightning as pl
-from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
-from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.plugins.environments import LightningEnvironment, SLURMEnvironment
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
+from attnscale.config.schema import TrainConfig, TrainerConfig
+from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.experiment.processes import launched_from_outside
 from attnscale.tracking.logger import MLflowLogger
@@ -31,34 +31,27 @@ OWN_TRAINER_KEYS = (
 
 T = TypeVar("T")
 
-QUIET_LOGGERS = ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch")
 
-
-def _callbacks(config: Mapping[str, Any], targets: Targets) -> list[pl.Callback]:
-    trainer = config["trainer"]
-    wanted = {name: node for name, node in config["callbacks"].items() if node is not None}
-    validated = trainer["limit_val_batches"] != 0
+def _callbacks(config: TrainConfig, targets: Targets) -> list[pl.Callback]:
+    trainer = config.trainer
     skipped = set()
-    if not trainer["enable_progress_bar"]:
+    if not trainer.enable_progress_bar:
         skipped.add("progress")
-    if not trainer["enable_checkpointing"] or trainer["fast_dev_run"]:
+    if not trainer.enable_checkpointing or trainer.fast_dev_run:
         skipped |= {"best", "last"}
-    if not validated:
+    if trainer.limit_val_batches == 0:
         skipped.add("best")
     own = [
         targets.build(node, pl.Callback, f"callbacks.{name}")
-        for name, node in wanted.items()
-        if name not in skipped
+        for name, node in config.callbacks.items()
+        if node is not None and name not in skipped
     ]
-    return own + _each(trainer, "callbacks", pl.Callback, targets)
+    return own + _each(trainer.callbacks, "callbacks", pl.Callback, targets)
 
 
-def _each(trainer: Mapping[str, Any], key: str, kind: type[T], targets: Targets) -> list[T]:
+def _each(nodes: Sequence[object] | None, key: str, kind: type[T], targets: Targets) -> list[T]:
     """Build the nodes of a list in ``trainer``, which may be null."""
-    return [
-        targets.build(node, kind, f"trainer.{key}[{i}]")
-        for i, node in enumerate(trainer[key] or [])
-    ]
+    return [targets.build(node, kind, f"trainer.{key}[{i}]") for i, node in enumerate(nodes or [])]
 
 
 def _environment() -> Any:
@@ -73,37 +66,38 @@ def _environment() -> Any:
 
 
 def make_trainer(
-    config: Mapping[str, Any], record: Record | None, targets: Targets = NO_ALLOWANCE
+    config: TrainConfig, record: Record | None, targets: Targets = NO_ALLOWANCE
 ) -> pl.Trainer:
     """Build Lightning's Trainer from the keys of ``trainer``.
 
     Raises:
         ValueError: If Lightning refuses an argument.
     """
-    trainer = config["trainer"]
-    keys = {k: v for k, v in trainer.items() if k not in OWN_TRAINER_KEYS}
-    if trainer["limit_train_batches"] == 0:
+    trainer = config.trainer
+    keys = {k: v for k, v in plain(trainer).items() if k not in OWN_TRAINER_KEYS}
+    if trainer.limit_train_batches == 0:
         keys["limit_train_batches"] = 0
     for name, kind in (("strategy", pl.strategies.Strategy), ("profiler", pl.profilers.Profiler)):
-        if isinstance(trainer[name], Mapping):
-            keys[name] = targets.build(trainer[name], kind, f"trainer.{name}")
+        if isinstance(keys[name], Mapping):
+            keys[name] = targets.build(keys[name], kind, f"trainer.{name}")
     loggers: list[Any] = []
-    if trainer["logger"] is True and record is not None:
+    if trainer.logger is True and record is not None:
         loggers = [MLflowLogger(record)]
-    elif isinstance(trainer["logger"], list):
-        loggers = _each(trainer, "logger", pl.loggers.Logger, targets)
-    elif trainer["logger"] not in (True, False, None):
-        raise ValueError(f"trainer.logger={trainer['logger']}: allowed are true, false or a list")
+    elif isinstance(trainer.logger, list):
+        loggers = _each(trainer.logger, "logger", pl.loggers.Logger, targets)
+    elif trainer.logger not in (True, False, None):
+        raise ValueError(f"trainer.logger={trainer.logger}: allowed are true, false or a list")
     # Lightning's plug-ins have no common base; the Trainer refuses what is none.
-    plugins: list[Any] = _each(trainer, "plugins", object, targets)
+    plugins: list[Any] = _each(trainer.plugins, "plugins", object, targets)
     environment = _environment()
     if environment is not None:
         plugins.append(environment)
-    for name in QUIET_LOGGERS:
-        logging.getLogger(name).setLevel(logging.WARNING)
     callbacks = _callbacks(config, targets)
+    if not any(isinstance(callback, pl.callbacks.Checkpoint) for callback in callbacks):
+        # Lightning would add one of its own.
+        keys["enable_checkpointing"] = False
     try:
-        made = pl.Trainer(
+        lightning = pl.Trainer(
             **keys,
             logger=loggers or False,
             callbacks=callbacks,
@@ -115,39 +109,23 @@ def make_trainer(
         named = [key for key in keys if f"{key}=" in text or f"`{key}`" in text]
         if not named and text.startswith("Precision"):
             named = ["precision"]
-        given = ", ".join(f"trainer.{key}={keys[key]}" for key in named) or "trainer"
-        raise ValueError(f"{given}: {text}") from error
+        where = ", ".join(f"trainer.{key}={keys[key]}" for key in named) or "trainer"
+        raise ValueError(f"{where}: {text}") from error
     # One owner of signals: the process that started the run. Lightning's own handler of SIGTERM
-    # enters a collective inside the handler, which can wait for ever.
-    setattr(made._signal_connector, "register_signal_handlers", lambda: None)  # noqa: B010
-    return made
+    # enters a collective inside the handler, which can wait for ever. There is no public way;
+    # tests/experiment/test_surroundings.py notices when the method moves.
+    setattr(lightning._signal_connector, "register_signal_handlers", lambda: None)  # noqa: B010
+    return lightning
 
 
-def quiet_warnings() -> None:
-    """Leave out warnings of Lightning that do not apply here."""
-    for text in (
-        ".*does not have many workers.*",
-        ".*is smaller than the logging interval.*",
-        ".*Checkpoint directory .* exists and is not empty.*",
-        ".*GPU available but not used.*",
-        ".*`srun` command is available on your system but is not used.*",
-        ".*isinstance\\(treespec, LeafSpec\\).*",
-        ".*`optimizer.step\\(\\)` before `lr_scheduler.step\\(\\)`.*",
-        ".*that has no `state_dict`.*",
-        ".*callbacks used to create the checkpoint need to be provided.*",
-        ".*resuming from a checkpoint that ended before the epoch ended.*",
-    ):
-        warnings.filterwarnings("ignore", message=text)
-
-
-def check_trainer_keys(config: Mapping[str, Any]) -> None:
+def check_trainer_keys(trainer: TrainerConfig) -> None:
     """Check that every key of ``trainer`` is an argument of the installed Lightning.
 
     Raises:
         ValueError: Naming the keys that it does not have.
     """
     known = set(inspect.signature(pl.Trainer.__init__).parameters)
-    unknown = sorted(set(config["trainer"]) - known)
+    unknown = sorted({field.name for field in fields(trainer)} - known)
     if unknown:
         raise ValueError(
             f"trainer.{', trainer.'.join(unknown)}: this Lightning has no such argument"

@@ -1,1 +1,1 @@
-"""What spans jobs: the parent run, the checks before job 0, the summary."""
+"""What spans jobs: overrides and their checks, the parent run, what jobs leave behind, Slurm."""

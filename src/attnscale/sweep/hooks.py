@@ -1,6 +1,5 @@
 """Hydra's hook at the start of a sweep: checks, the parent run, and where jobs find it."""
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -10,22 +9,22 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from attnscale.config.build import plain, project_root
+from attnscale.config.build import project_root, resolve, shown_path
 from attnscale.config.targets import Targets
-from attnscale.sweep import state
 from attnscale.sweep.overrides import allowed, check, describe, parse, swept_keys
-from attnscale.sweep.screen import shown_path
+from attnscale.sweep.state import Launch, Sweep, tell_launcher
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
 
-SWEEP_FILE = "sweep.json"
+SLURM_LAUNCHER = "hydra_plugins.attnscale.SlurmSweepLauncher"
+"""``_target_`` of ``hydra/launcher=slurm``; what it needs is loaded only where it is named."""
 
 
 def _parameters(config: DictConfig) -> dict[str, Any]:
     params = OmegaConf.select(config, "hydra.sweeper.params")
-    made = {} if params is None else OmegaConf.to_container(params, resolve=True)
-    assert isinstance(made, dict)
-    return {str(key): value for key, value in made.items()}
+    values = {} if params is None else OmegaConf.to_container(params, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
 
 
 def _check_targets(config: DictConfig, targets: Targets) -> None:
@@ -35,7 +34,7 @@ def _check_targets(config: DictConfig, targets: Targets) -> None:
         # Hydra knows it when a job starts.
         shared.folder = ""
     try:
-        values = plain(shared, targets)
+        values = resolve(shared, targets)
     except OmegaConfBaseException:
         # What a job alone can resolve.
         return
@@ -50,20 +49,23 @@ class SweepHook(Callback):
         try:
             self._start(config)
         except Exception as error:
-            state.problem = " ".join(str(error).split()) or type(error).__name__
-            sys.exit(1)
+            sys.exit(" ".join(str(error).split()) or type(error).__name__)
 
     def _start(self, config: DictConfig) -> None:
         overrides = list(config.hydra.overrides.task)
         params = _parameters(config)
         from_file = [f"{key}={value}" for key, value in params.items()]
-        given = [*from_file, *overrides]
+        all_overrides = [*from_file, *overrides]
         targets = Targets(allowed(sys.argv[1:]))
         if any(override.key_or_group == "allow" for override in parse(from_file)):
             raise ValueError("hydra.sweeper.params.allow: counts on the command line only")
         _check_targets(config, targets)
+        if config.hydra.launcher.get("_target_") == SLURM_LAUNCHER:
+            from attnscale.sweep.slurm import register
+
+            register(SLURM_LAUNCHER)
         if "model" in config:
-            check(given, config.attention.scale)
+            check(all_overrides, config.attention.scale)
         folder = Path(str(config.hydra.sweep.dir))
         name = folder.name
         swept = swept_keys(overrides, params)
@@ -71,12 +73,11 @@ class SweepHook(Callback):
         print(f"Recording to {store.uri} ({store.origin})")  # noqa: T201 -- before logging is set up
         print(f"See it with: {store.ui_command()}")  # noqa: T201
         folder.mkdir(parents=True, exist_ok=True)
-        described = describe(given, swept) or "one job"
-        short = name.rpartition("_")[2]
+        described = describe(all_overrides, swept) or "one job"
         record = Record.start(
             store,
             experiment=config.tracking.experiment,
-            name=f"sweep {described} ({short})",
+            name=f"sweep {described} ({name.rpartition('_')[2]})",
             tags={
                 "sweep": name,
                 "kind": "sweep",
@@ -86,22 +87,8 @@ class SweepHook(Callback):
             },
         )
         # From here on the program's end also ends the record.
-        state.sweep = state.Sweep(
-            folder, record, described, config.tracking.experiment, bool(config.get("report"))
+        tell_launcher(
+            Sweep(folder, record, described, config.tracking.experiment, bool(config.get("report")))
         )
-        (folder / SWEEP_FILE).write_text(
-            json.dumps(
-                {
-                    "parent": record.run_id,
-                    "name": name,
-                    "short": short,
-                    "swept": swept,
-                    "described": described,
-                    "store": store.uri,
-                    "overrides": overrides,
-                    "allow": targets.allow,
-                },
-                indent=1,
-            )
-        )
+        Launch(record.run_id, name, swept, list(targets.allow)).save(folder)
         print(f"Sweep in {shown_path(folder)}", flush=True)  # noqa: T201

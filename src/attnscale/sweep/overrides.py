@@ -10,7 +10,7 @@ from hydra.errors import HydraException
 
 from attnscale.attention.scale import SCALES, choose_scale
 
-LONGEST_NAME = 120
+MAX_NAME = 120
 _DULL = (
     "trainer.",
     "report",
@@ -92,8 +92,8 @@ def check(overrides: Iterable[str], composed_scale: object) -> None:
             value = _number(value)
         used.add(choose_scale(value).name)
     for override in parsed:
-        found = re.fullmatch(r"attention\.options\.([^.]+)(\..+)?", override.key_or_group)
-        if found and found[1] not in used and not open_ended:
+        option = re.fullmatch(r"attention\.options\.([^.]+)(\..+)?", override.key_or_group)
+        if option and option[1] not in used and not open_ended:
             raise ValueError(
                 f"{override.input_line}: has no effect, attention.scale is "
                 f"{', '.join(sorted(used))} here; leave it out or choose that mode"
@@ -128,7 +128,7 @@ def describe(overrides: Iterable[str], swept: Iterable[str] | None = None) -> st
         _, _, text = line.partition("=")
         parts.append(f"{_short(key)}={text}" if "=" in line else f"~{_short(key)}")
     name = " ".join(parts)
-    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+    return name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…"
 
 
 def swept_keys(overrides: Iterable[str], parameters: Mapping[str, Any] | None = None) -> list[str]:

@@ -21,9 +21,7 @@ from omegaconf import OmegaConf
 
 from attnscale.config.hydra_section import bounded_hydra
 from attnscale.experiment.result import WORST
-from attnscale.sweep.job import write_outcome
-
-PLUGIN_NAME = "hydra_plugins.attnscale.SlurmSweepLauncher"
+from attnscale.sweep.state import Job
 
 
 def _check_slurm() -> None:
@@ -45,15 +43,14 @@ def _finished(job: Any, folder: Path, overrides: Sequence[str]) -> JobReturn:
     import submitit
 
     try:
-        found = job.results()[0]
-        assert isinstance(found, JobReturn)
-        return found
+        result = job.results()[0]
+        assert isinstance(result, JobReturn)
+        return result
     except (submitit.core.utils.UncompletedJobError, submitit.core.utils.FailedJobError) as error:
         reason = f"Slurm job {job.job_id} was lost: {str(error).splitlines()[0]}"
         print(reason, flush=True)  # noqa: T201
         name = " ".join(overrides)
-        outcome = {"index": int(folder.name), "name": name, "status": "LOST", "error": reason}
-        write_outcome(folder, outcome)
+        Job(index=int(folder.name), name=name, status="LOST", error=reason).save(folder)
         return JobReturn(_return_value=WORST, status=JobStatus.COMPLETED)
 
 
@@ -127,6 +124,6 @@ class SlurmSweepLauncher(SlurmLauncher):  # type: ignore[misc]
             raise
 
 
-def register() -> None:
-    """Make the launcher known to Hydra, which takes plugins of the name ``hydra_plugins`` only."""
-    Plugins.instance().class_name_to_class[PLUGIN_NAME] = SlurmSweepLauncher
+def register(name: str) -> None:
+    """Make the launcher known to Hydra under a name, which must be one of ``hydra_plugins``."""
+    Plugins.instance().class_name_to_class[name] = SlurmSweepLauncher

@@ -1,12 +1,99 @@
-"""What the launched process knows of its sweep; Hydra's hooks have no other way to tell."""
+"""What a sweep and its jobs tell each other: files in the sweep's folder, and who is running."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from attnscale.experiment import Result
 from attnscale.tracking.record import Record
 
+SWEEP_FILE, JOB_FILE = "sweep.json", "job.json"
 
-@dataclass
+
+def _write(path: Path, content: object) -> None:
+    """Write JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(content, indent=1))
+    part.replace(path)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What jobs must know of their sweep, wherever they run.
+
+    Attributes:
+        parent: MLflow run id of the sweep.
+        name: The sweep's name, that of its folder.
+        swept: Keys that it varies.
+        allow: A person's own packages.
+    """
+
+    parent: str
+    name: str
+    swept: list[str]
+    allow: list[str]
+
+    def save(self, folder: Path) -> None:
+        """Leave it in the sweep's folder."""
+        _write(folder / SWEEP_FILE, asdict(self))
+
+    @classmethod
+    def load(cls, folder: Path) -> "Launch":
+        """Read what :meth:`save` wrote."""
+        return cls(**json.loads((folder / SWEEP_FILE).read_text()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a job leaves in its folder.
+
+    Attributes:
+        index: Its place in the sweep.
+        name: Its readable name.
+        status: RUNNING, then FINISHED, FAILED or KILLED; LOST if it never said.
+        pid: Its process, if it started.
+        error: Why it failed, or None.
+        result: What it came to, or None.
+    """
+
+    index: int
+    name: str
+    status: str
+    pid: int | None = None
+    error: str | None = None
+    result: Result | None = None
+
+    def save(self, folder: Path) -> None:
+        """Leave it in the job's folder."""
+        entries = {key: value for key, value in asdict(self).items() if value is not None}
+        _write(folder / JOB_FILE, entries)
+
+    def unless_lost(self) -> "Job":
+        """Return the job; one that ended without a word is lost."""
+        if self.status != "RUNNING":
+            return self
+        return replace(self, status="LOST", error="ended without a result")
+
+    @classmethod
+    def load(cls, path: Path) -> "Job":
+        """Read what :meth:`save` wrote."""
+        entries = json.loads(path.read_text())
+        result = entries.pop("result", None)
+        return cls(**entries, result=None if result is None else Result(**result))
+
+
+def read_jobs(folder: Path) -> list[Job]:
+    """Return what each job of a sweep folder left behind, in order."""
+    files = [f for f in folder.glob(f"*/{JOB_FILE}") if f.parent.name.isdigit()]
+    jobs = [Job.load(file) for file in sorted(files, key=lambda f: int(f.parent.name))]
+    return [job.unless_lost() for job in jobs]
+
+
+@dataclass(frozen=True)
 class Sweep:
     """The sweep that this process launched.
 
@@ -25,5 +112,22 @@ class Sweep:
     report: bool
 
 
-sweep: Sweep | None = None
-problem: str | None = None
+_launched: ContextVar[list[Sweep] | None] = ContextVar("launched", default=None)
+
+
+@contextmanager
+def launched_sweeps() -> Iterator[list[Sweep]]:
+    """Collect the sweeps that Hydra's hook starts inside the block; it has no other way to tell."""
+    sweeps: list[Sweep] = []
+    token = _launched.set(sweeps)
+    try:
+        yield sweeps
+    finally:
+        _launched.reset(token)
+
+
+def tell_launcher(sweep: Sweep) -> None:
+    """Hand a sweep to whoever launched this process."""
+    sweeps = _launched.get()
+    if sweeps is not None:
+        sweeps.append(sweep)

@@ -4,7 +4,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 FINISHED, FAILED, KILLED = "FINISHED", "FAILED", "KILLED"
 BLOCK_POINTS = 4000
 BLOCK_SECONDS = 10.0
-LONGEST_TAG = 5000
+MAX_TAG = 5000
 
 log = logging.getLogger(__name__)
 
@@ -85,15 +86,15 @@ class Record:
         """Record every resolved value of a configuration."""
         from mlflow.entities import Param
 
-        made = [Param(key, value) for key, value in parameters(config).items()]
-        self.client.log_batch(self.run_id, params=made)
+        params = [Param(key, value) for key, value in parameters(config).items()]
+        self.client.log_batch(self.run_id, params=params)
 
     def tags(self, tags: Mapping[str, str]) -> None:
         """Set tags."""
         from mlflow.entities import RunTag
 
-        made = [RunTag(key, value) for key, value in _tag_texts(tags).items()]
-        self.client.log_batch(self.run_id, tags=made)
+        entries = [RunTag(key, value) for key, value in _tag_texts(tags).items()]
+        self.client.log_batch(self.run_id, tags=entries)
 
     def text(self, content: str, file: str) -> None:
         """Store a text as an artifact."""
@@ -159,6 +160,26 @@ class Record:
             del self._points[: len(block)]
         self._written = time.monotonic()
 
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """End the run with the block: FINISHED, FAILED with its error, or KILLED on Ctrl-C."""
+        status = FAILED
+        try:
+            yield
+            status = FINISHED
+        except KeyboardInterrupt:
+            status = KILLED
+            raise
+        except BaseException as error:
+            self.tags({"error": f"{type(error).__name__}: {error}"})
+            raise
+        finally:
+            self.end(status)
+
+    def delete(self) -> None:
+        """Take the run out of the record."""
+        self.client.delete_run(self.run_id)
+
     def end(self, status: str) -> None:
         """Write what is left and end the run as FINISHED, FAILED or KILLED."""
         try:
@@ -171,5 +192,5 @@ def _tag_texts(tags: Mapping[str, Any]) -> dict[str, str]:
     texts = {}
     for key, value in tags.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        texts[key if key.startswith("mlflow.") else safe_name(key)] = text[:LONGEST_TAG]
+        texts[key if key.startswith("mlflow.") else safe_name(key)] = text[:MAX_TAG]
     return texts

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from attnscale.sweep import report as module
-from attnscale.sweep.report import _valid, finish, fitted_table
+from attnscale.cli import report as module
+from attnscale.cli.report import _valid, finish, fitted_table
 
 COLUMNS = ("scale", "d_k", "runs", "best val loss", "verdict", "ms/step")
 ROWS: list[list[Any]] = [

@@ -13,21 +13,23 @@ from omegaconf.errors import (
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or seen.__context__
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def explain(error: BaseException) -> str:
     """Return one line that names the key, the value and what is allowed."""
-    for found in _chain(error):
-        if not isinstance(found, OmegaConfBaseException) or not found.full_key:
+    for cause in _chain(error):
+        if not isinstance(cause, OmegaConfBaseException) or not cause.full_key:
             continue
-        key = found.full_key
-        if isinstance(found, ConfigKeyError | ConfigAttributeError):
-            return f"{key}: no such key{_known(found)}"
-        return f"{key}: {str(found.msg or found).splitlines()[0]}"
+        key = cause.full_key
+        if isinstance(cause, ConfigKeyError | ConfigAttributeError):
+            return f"{key}: no such key{_known(cause)}"
+        return f"{key}: {str(cause.msg or cause).splitlines()[0]}"
+    if "'hydra/launcher/submitit_slurm'" in str(error):
+        return "hydra/launcher=slurm: not installed; pip install 'attnscale[slurm]'"
     missing = re.search(r"Could not find '([^']+)/([^'/]+)'", str(error))
     if missing:
         listed = str(error).partition("Available options in")[2].partition("Config search path")[0]

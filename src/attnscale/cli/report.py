@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 from tabulate import tabulate
 
-from attnscale.config.build import plain, project_root
-from attnscale.sweep.screen import number, say, shown_path
+from attnscale.cli.screen import number, say
+from attnscale.config.app_schema import ReportConfig
+from attnscale.config.build import project_root, shown_path, to_object
 from attnscale.tracking.history import History
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import Store, find_store
@@ -19,7 +20,7 @@ from attnscale.tracking.store import Store, find_store
 if TYPE_CHECKING:
     from attnscale.report.page import Report
 
-NARROWEST = 60
+MIN_WIDTH = 60
 RESULT_FILE = "result.json"
 
 
@@ -29,8 +30,8 @@ def _cell(value: Any) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def fitted_table(
@@ -43,17 +44,17 @@ def fitted_table(
     """
     texts = [list(columns), *([_cell(value) for value in row] for row in rows)]
 
-    def drawn(kept: int, longest: int) -> str:
-        cut = [[_cut(text, longest) for text in row[:kept]] for row in texts]
+    def drawn(n_columns: int, length: int) -> str:
+        cut = [[_cut(text, length) for text in row[:n_columns]] for row in texts]
         return tabulate(cut[1:], headers=cut[0], tablefmt="simple", disable_numparse=True)
 
     whole = max((len(text) for row in texts for text in row), default=1)
     tries = [
-        *((kept, whole) for kept in range(len(columns), named, -1)),
-        *((named, longest) for longest in range(whole, 0, -1)),
+        *((n_columns, whole) for n_columns in range(len(columns), named, -1)),
+        *((named, length) for length in range(whole, 0, -1)),
     ]
-    made = (drawn(*one) for one in tries)
-    table = next((t for t in made if max(map(len, t.splitlines()), default=0) <= width), None)
+    tables = (drawn(*one) for one in tries)
+    table = next((t for t in tables if max(map(len, t.splitlines()), default=0) <= width), None)
     return drawn(named, 1) if table is None else table
 
 
@@ -81,9 +82,9 @@ def write(
     from attnscale.analysis.runs import find_runs
     from attnscale.report.page import make_report
 
-    found = find_runs(store, asked) if runs is None else runs
+    runs = find_runs(store, asked) if runs is None else runs
     more = {} if points is None else {"points": points}
-    report = make_report(found, History(store, asked.experiment), folder, title=title, **more)
+    report = make_report(runs, History(store, asked.experiment), folder, title=title, **more)
     (folder / RESULT_FILE).write_text(
         json.dumps(_valid(report.result), indent=1, ensure_ascii=False), encoding="utf-8"
     )
@@ -93,7 +94,7 @@ def write(
 
 def tell(report: "Report", out: Callable[[str], None]) -> None:
     """Print the table in the terminal's width, the answer, and where the page is."""
-    width = max(NARROWEST, shutil.get_terminal_size((120, 24)).columns)
+    width = max(MIN_WIDTH, shutil.get_terminal_size((120, 24)).columns)
     named = len(report.result["keys"])
     out("\n" + fitted_table(report.columns, report.rows, width, named) + "\n")
     for sentence in report.answer.sentences:
@@ -112,7 +113,7 @@ def attach(record: Record, report: "Report") -> None:
             record.file(path, "report")
 
 
-def run_report(config: DictConfig) -> None:
+def run_report(composed: DictConfig) -> None:
     """Write the report that was asked for.
 
     Raises:
@@ -120,17 +121,17 @@ def run_report(config: DictConfig) -> None:
     """
     from attnscale.analysis.runs import Asked, find_runs
 
-    made = plain(config)
-    store = find_store(made["tracking"]["uri"], project_root())
-    experiment = made["tracking"]["experiment"]
-    asked = Asked(made["sweep"], tuple(made["runs"]), made["filter"], experiment)
+    config = to_object(composed, ReportConfig)
+    store = find_store(config.tracking.uri, project_root())
+    experiment = config.tracking.experiment
+    asked = Asked(config.sweep, tuple(config.runs), config.filter, experiment)
     runs = find_runs(store, asked)
     sweeps = sorted({run.sweep for run in runs if run.sweep})
     title = f"Report: {', '.join(sweeps[:3]) or 'runs'}"
-    if made["points"] < 2:
-        raise ValueError(f"points={made['points']}: must be at least 2")
-    folder = Path(made["folder"]) / "report"
-    report = write(store, asked, folder, title=title, runs=runs, points=made["points"])
+    if config.points < 2:
+        raise ValueError(f"points={config.points}: must be at least 2")
+    folder = Path(config.folder) / "report"
+    report = write(store, asked, folder, title=title, runs=runs, points=config.points)
     tell(report, say)
     if len(sweeps) == 1 and asked.filter is None and not asked.runs:
         parent = History(store, experiment).parent(sweeps[0])

@@ -2,15 +2,14 @@
 
 import json
 import logging
-import os
 import shlex
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from tabulate import tabulate
 
+from attnscale.config.build import shown_path
 from attnscale.experiment import Result
+from attnscale.sweep.state import Job
 
 log = logging.getLogger("attnscale")
 
@@ -28,15 +27,6 @@ class ScreenFilter(logging.Filter):
 def say(text: str) -> None:
     """Print a line, and keep it in the log file."""
     log.info(text)
-
-
-def shown_path(path: str | Path) -> str:
-    """Return a path as it can be pasted: relative to the current folder where that is shorter."""
-    path = Path(path)
-    relative = os.path.relpath(path)
-    return (
-        relative if len(relative) < len(str(path)) and not relative.startswith("..") else str(path)
-    )
 
 
 def paste(key: str, value: str) -> str:
@@ -92,19 +82,18 @@ def run_table(result: Result, ui: str) -> str:
     return tabulate(rows, tablefmt="plain")
 
 
-def sweep_table(jobs: Sequence[Mapping[str, Any]]) -> str:
+def sweep_table(jobs: Sequence[Job]) -> str:
     """Return the table at the end of a sweep: a row per job, failures with their reason."""
-    results = [Result(**job["result"]) if job.get("result") else None for job in jobs]
-    present = [k for k in COLUMNS if any(r and k in r.metrics for r in results)]
+    present = [k for k in COLUMNS if any(job.result and k in job.result.metrics for job in jobs)]
     rows = []
-    for job, result in zip(jobs, results, strict=True):
-        row = [job["index"], job["name"]]
-        if result is None:
-            reason = str(job.get("error") or "no result").splitlines()[0]
-            row += [f"{job['status'].lower()}: {reason}", *[""] * (len(present) + 1)]
+    for job in jobs:
+        row: list[str | int] = [job.index, job.name]
+        if job.result is None:
+            reason = (job.error or "no result").splitlines()[0]
+            row += [f"{job.status.lower()}: {reason}", *[""] * (len(present) + 1)]
         else:
-            row += [_outcome(result), *(number(result.metrics.get(k)) for k in present)]
-            row.append(number(result.steps_per_second))
+            row += [_outcome(job.result), *(number(job.result.metrics.get(k)) for k in present)]
+            row.append(number(job.result.steps_per_second))
         rows.append(row)
     headers = ["job", "run", "outcome", *(COLUMNS[k] for k in present), "steps/s"]
     return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)

@@ -5,77 +5,79 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from tabulate import tabulate
 
-from attnscale.config.build import plain, project_root
+from attnscale.cli.job import run_job
+from attnscale.cli.screen import say
+from attnscale.config.app_schema import TheoryConfig
+from attnscale.config.build import project_root, shown_path, to_object
+from attnscale.config.section import plain
 from attnscale.experiment import Result
-from attnscale.sweep.job import run_job
-from attnscale.sweep.screen import say, shown_path
-from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
+from attnscale.experiment.surroundings import surroundings
+from attnscale.sweep.state import Launch
+from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
 
-SMALLEST = {"n": 2, "draws": 2, "pairs": 2, "replicates": 2, "models": 2}
-LONGEST_VALUE = 96
+MIN_COUNT = 2
+MAX_VALUE = 96
 
 
-def _check(config: Mapping[str, Any]) -> None:
-    for key, least in SMALLEST.items():
-        if config[key] < least:
-            raise ValueError(f"{key}={config[key]}: must be at least {least}")
+def _check(config: TheoryConfig) -> None:
+    counts = {
+        "n": config.n,
+        "draws": config.draws,
+        "pairs": config.pairs,
+        "replicates": config.replicates,
+        "models": config.models,
+    }
+    for key, count in counts.items():
+        if count < MIN_COUNT:
+            raise ValueError(f"{key}={count}: must be at least {MIN_COUNT}")
 
 
 def _shorter(text: str) -> str:
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
+    return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 1] + "…"
 
 
-def _theory(config: DictConfig, sweep: dict[str, Any] | None, name: str) -> Result:
-    made = plain(config)
-    _check(made)
-    store = find_store(made["tracking"]["uri"], project_root())
+def _theory(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
+    config = to_object(composed, TheoryConfig)
+    _check(config)
+    store = find_store(config.tracking.uri, project_root())
     overrides = list(HydraConfig.get().overrides.task)
-    tags = {"overrides": " ".join(overrides), "kind": "run", "folder": made["folder"]}
+    tags = {"overrides": " ".join(overrides), "kind": "run", "folder": config.folder}
     if sweep is not None:
-        tags |= {"sweep": sweep["name"], "job": str(HydraConfig.get().job.num)}
+        tags |= {"sweep": sweep.name, "job": str(HydraConfig.get().job.num)}
     record = Record.start(
         store,
-        experiment=made["tracking"]["experiment"],
-        name=made["tracking"]["run_name"] or ("theory" if sweep is None else name),
-        parent=None if sweep is None else sweep["parent"],
+        experiment=config.tracking.experiment,
+        name=config.tracking.run_name or ("theory" if sweep is None else name),
+        parent=None if sweep is None else sweep.parent,
         tags=tags,
     )
-    status = FAILED
-    try:
-        record.parameters(made)
-        result = _make(made, record)
-        status = FINISHED
-    except KeyboardInterrupt:
-        status = KILLED
-        raise
-    except BaseException as error:
-        record.tags({"error": f"{type(error).__name__}: {error}"})
-        raise
-    finally:
-        record.end(status)
-    return result
+    with surroundings(config.threads), record.ending():
+        record.parameters(plain(config))
+        return _make(config, record)
 
 
-def _make(made: dict[str, Any], record: Record) -> Result:
+def _make(config: TheoryConfig, record: Record) -> Result:
     from attnscale.claims.list import judge_all
     from attnscale.claims.sweeps import claim_results
     from attnscale.figures.page import write_page
     from attnscale.report.theory import Effort, claims_section, make_theory
 
-    if made["threads"] is not None:
-        torch.set_num_threads(made["threads"])
-    options = made["attention"]["options"]
-    effort = Effort(**{key: made[key] for key in ("draws", "pairs", "replicates", "models")})
-    theory = make_theory(effort, options, n=made["n"], seed=made["seed"])
-    results = claim_results(record.store, made["results"])
+    options = config.attention.options
+    effort = Effort(
+        draws=config.draws,
+        pairs=config.pairs,
+        replicates=config.replicates,
+        models=config.models,
+    )
+    theory = make_theory(effort, options, n=config.n, seed=config.seed)
+    results = claim_results(record.store, config.results)
     settled = judge_all(theory.evidence, results)
-    folder = Path(made["folder"])
+    folder = Path(config.folder)
     page = write_page(
         folder / "theory",
         title="Why attention is divided by √d_k",
@@ -100,8 +102,8 @@ def _make(made: dict[str, Any], record: Record) -> Result:
         )
     )
     say(f"\nPage: {shown_path(page)}")
-    if made["docs"] is not None:
-        _document(Path(made["docs"]), options, record, results, settled)
+    if config.docs is not None:
+        _document(Path(config.docs), options, record, results, settled)
     exponent = theory.figures["theory/exponent_row"]
     return Result(
         objective=exponent if math.isfinite(exponent) else 0.0,

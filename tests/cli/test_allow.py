@@ -2,9 +2,10 @@
 
 import pytest
 
+from attnscale.cli.job import _targets
 from attnscale.config.targets import Targets
-from attnscale.sweep.job import _targets
 from attnscale.sweep.overrides import allowed
+from attnscale.sweep.state import Launch
 
 
 @pytest.mark.parametrize(
@@ -29,9 +30,13 @@ def test_it_is_one_list(text: str) -> None:
         allowed([text])
 
 
+def launch(*packages: str) -> Launch:
+    return Launch("", "", [], list(packages))
+
+
 def test_a_job_elsewhere_has_it_from_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     # Slurm's job is started with a command line of its own.
     monkeypatch.setattr("sys.argv", ["submitit", "allow=[other]"])
-    assert _targets({"allow": ["mine"]}) == Targets(("mine",))
-    assert _targets({"allow": []}) == Targets()
+    assert _targets(launch("mine")) == Targets(("mine",))
+    assert _targets(launch()) == Targets()
     assert _targets(None) == Targets(("other",))

@@ -1,37 +1,37 @@
 """One job: the bridge from a composed configuration to :func:`attnscale.experiment.run`."""
 
-import dataclasses
-import json
 import os
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from attnscale.config.build import plain, project_root
+from attnscale.cli.resume import resumed_config
+from attnscale.cli.screen import log, run_table, say
+from attnscale.config.build import project_root, to_object
+from attnscale.config.schema import TrainConfig
+from attnscale.config.section import plain
 from attnscale.config.targets import Targets
 from attnscale.experiment import Result
 from attnscale.experiment.result import WORST, default_name
-from attnscale.sweep import state
-from attnscale.sweep.hooks import SWEEP_FILE
 from attnscale.sweep.overrides import allowed, check, describe
-from attnscale.sweep.resume import resumed_config
-from attnscale.sweep.screen import log, run_table, say
+from attnscale.sweep.state import Job, Launch
 from attnscale.tracking.store import Store, find_store
 
-JOB_FILE = "job.json"
+TRACEBACK_VARIABLE = "ATTNSCALE_FULL_ERROR"
 USER_ERRORS = (ValueError, FileNotFoundError, PermissionError)
 """Errors whose message is meant for the person who gave the command."""
 
 
 def wants_traceback() -> bool:
     """Whether tracebacks were asked for, with HYDRA_FULL_ERROR=1 as everywhere in Hydra."""
-    return os.environ.get("ATTNSCALE_FULL_ERROR") == "1"
+    return os.environ.get(TRACEBACK_VARIABLE) == "1"
 
 
 def reason(error: BaseException) -> str:
@@ -45,8 +45,7 @@ def end_with(error: Exception) -> NoReturn:
     log.error("Traceback", exc_info=error, extra={"file_only": True})
     if wants_traceback() or not isinstance(error, USER_ERRORS):
         traceback.print_exception(error)
-    state.problem = reason(error)
-    sys.exit(1)
+    sys.exit(reason(error))
 
 
 def answer(work: Callable[[DictConfig], None], config: DictConfig) -> None:
@@ -57,46 +56,40 @@ def answer(work: Callable[[DictConfig], None], config: DictConfig) -> None:
         end_with(error)
 
 
-def write_outcome(folder: Path, outcome: dict[str, Any]) -> None:
-    """Leave a job's outcome in its folder, whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{JOB_FILE}.part"
-    part.write_text(json.dumps(outcome, indent=1))
-    part.replace(folder / JOB_FILE)
-
-
 def _announce(store: Store) -> None:
     say(f"Recording to {store.uri} ({store.origin})")
     say(f"See it with: {store.ui_command()}")
 
 
-def _targets(sweep: dict[str, Any] | None) -> Targets:
+def _targets(sweep: Launch | None) -> Targets:
     """Return the bounds of the command line; a sweep's jobs may run where nobody typed one."""
-    return Targets(allowed(sys.argv[1:]) if sweep is None else tuple(sweep["allow"]))
+    return Targets(allowed(sys.argv[1:]) if sweep is None else tuple(sweep.allow))
 
 
-def _run(config: DictConfig, sweep: dict[str, Any] | None, name: str) -> Result:
+def _run(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
     overrides = list(HydraConfig.get().overrides.task)
     targets = _targets(sweep)
-    made = plain(config, targets)
+    config = to_object(composed, TrainConfig, targets)
     tags = {"overrides": " ".join(overrides), "kind": "run"}
-    if made["checkpoint"] is not None:
-        targets.check(made)
-        made = resumed_config(made, overrides, targets)
+    if config.checkpoint is not None:
+        targets.check(plain(config))
+        config = resumed_config(config, overrides, targets)
     if sweep is None:
-        check(overrides, made["attention"]["scale"])
-        name = f"{default_name(made)} ({_mark(Path(made['folder']))})"
+        check(overrides, config.attention.scale)
+        name = f"{default_name(config)} ({_mark(Path(config.folder))})"
     else:
-        tags |= {"sweep": sweep["name"], "job": str(HydraConfig.get().job.num)}
-    made["tracking"]["run_name"] = made["tracking"]["run_name"] or name
-    targets.check(made)
+        tags |= {"sweep": sweep.name, "job": str(HydraConfig.get().job.num)}
+    config.tracking.run_name = config.tracking.run_name or name
+    targets.check(plain(config))
     if sweep is None:
-        _announce(find_store(made["tracking"]["uri"], project_root()))
+        _announce(find_store(config.tracking.uri, project_root()))
     # Seconds of importing, which a mistake above should not wait for.
     from attnscale.experiment import run
+    from attnscale.experiment.memory import forget_peak
 
-    parent = None if sweep is None else sweep["parent"]
-    return run(made, parent=parent, tags=tags, allow=targets.allow)
+    forget_peak()
+    parent = None if sweep is None else sweep.parent
+    return run(config, parent=parent, tags=tags, allow=targets.allow)
 
 
 def _mark(folder: Path) -> str:
@@ -104,11 +97,11 @@ def _mark(folder: Path) -> str:
     return folder.name.rpartition("_")[2]
 
 
-def _name(sweep: dict[str, Any] | None, folder: Path) -> str:
+def _name(sweep: Launch | None, folder: Path) -> str:
     if sweep is None:
         return "run"
     overrides = list(HydraConfig.get().overrides.task)
-    return f"{describe(overrides, sweep['swept']) or 'job'} ({_mark(folder.parent)})"
+    return f"{describe(overrides, sweep.swept) or 'job'} ({_mark(folder.parent)})"
 
 
 def _show(result: Result, ui: str) -> None:
@@ -118,7 +111,7 @@ def _show(result: Result, ui: str) -> None:
 def run_job(
     config: DictConfig,
     *,
-    work: Callable[[DictConfig, dict[str, Any] | None, str], Result] = _run,
+    work: Callable[[DictConfig, Launch | None, str], Result] = _run,
     show: Callable[[Result, str], None] = _show,
 ) -> float:
     """Run one job and return its objective: for training the best validation loss.
@@ -135,21 +128,21 @@ def run_job(
     folder = Path(hydra.runtime.output_dir)
     sweep = None
     if hydra.mode == RunMode.MULTIRUN:
-        sweep = json.loads((Path(hydra.sweep.dir) / SWEEP_FILE).read_text())
+        sweep = Launch.load(Path(hydra.sweep.dir))
     name = _name(sweep, folder)
     index = hydra.job.num if sweep is not None else 0
-    outcome: dict[str, Any] = {"index": index, "name": name, "pid": os.getpid()}
+    job = Job(index=index, name=name, status="RUNNING", pid=os.getpid())
     if sweep is not None:
         say(f"Job {index}: {name}")
-    write_outcome(folder, {**outcome, "status": "RUNNING"})
+    job.save(folder)
     try:
         result = work(config, sweep, name)
     except KeyboardInterrupt:
-        write_outcome(folder, {**outcome, "status": "KILLED", "error": "interrupted"})
+        replace(job, status="KILLED", error="interrupted").save(folder)
         raise
     except Exception as error:
         text = reason(error)
-        write_outcome(folder, {**outcome, "status": "FAILED", "error": text})
+        replace(job, status="FAILED", error=text).save(folder)
         if sweep is not None:
             log.error("Traceback", exc_info=error, extra={"file_only": True})
             log.error("Job %s failed: %s", index, text)
@@ -157,7 +150,7 @@ def run_job(
                 traceback.print_exception(error)
             return WORST
         end_with(error)
-    write_outcome(folder, {**outcome, "status": "FINISHED", "result": dataclasses.asdict(result)})
+    replace(job, status="FINISHED", result=result).save(folder)
     if sweep is None:
         store = find_store(config.tracking.uri, project_root())
         show(result, store.ui_command())
