@@ -55,6 +55,18 @@ def test_the_choices_of_hydra_are_allowed(overrides: list[str]) -> None:
         assert "hydra" in compose("train", overrides, return_hydra_config=True)
 
 
+def test_a_sampler_of_ones_own_is_allowed_by_its_package() -> None:
+    register()
+    asked = ["+hydra.sweeper.sampler._target_=optuna.samplers.TPESampler"]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        with bounded_hydra(), pytest.raises(ValueError, match=r"TPESampler: allowed in"):
+            compose("train", asked, return_hydra_config=True)
+        with bounded_hydra(["optuna"]):
+            assert "hydra" in compose("train", asked, return_hydra_config=True)
+        with bounded_hydra(["opt"]), pytest.raises(ValueError, match=r"TPESampler: allowed in"):
+            compose("train", asked, return_hydra_config=True)
+
+
 def test_the_bounds_end_with_their_block() -> None:
     before = ConfigLoaderImpl.load_configuration
     inside = []

@@ -27,6 +27,7 @@ from attnscale.config.build import register
 from attnscale.config.hydra_section import bounded_hydra
 from attnscale.experiment.result import RUN_FILE
 from attnscale.experiment.surroundings import same_environment
+from attnscale.sweep.overrides import allowed
 from attnscale.sweep.state import Sweep, launched_sweeps, read_jobs
 from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
 
@@ -87,7 +88,7 @@ def _finish_sweep(sweep: Sweep, interrupted: bool, problem: str | None) -> int:
 def _outcome(main: Callable[[], object]) -> tuple[int, str | None]:
     """Return the exit status of an app's ``main``, and what to tell the person who asked."""
     try:
-        with bounded_hydra():
+        with bounded_hydra(allowed(sys.argv[1:])):
             main()
     except KeyboardInterrupt as stop:
         return (143 if isinstance(stop, Terminated) else 130), "Stopped."

@@ -14,6 +14,8 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from attnscale.config.targets import below
+
 BUILT = ("callbacks", "launcher", "sweeper", "job_logging", "hydra_logging")
 """Sections of ``hydra`` that become objects."""
 
@@ -53,12 +55,13 @@ def _values(
             yield here, str(key), value
 
 
-def check_hydra(config: DictConfig, overrides: Sequence[str]) -> None:
+def check_hydra(config: DictConfig, overrides: Sequence[str], allow: Sequence[str] = ()) -> None:
     """Check what Hydra will build, and that no file adds to the overrides.
 
     Args:
         config: As composed, with the section ``hydra``.
         overrides: What composition was given.
+        allow: A person's own packages, such as that of a sweeper's sampler.
 
     Raises:
         ValueError: Naming the key and what is allowed.
@@ -67,7 +70,8 @@ def check_hydra(config: DictConfig, overrides: Sequence[str]) -> None:
     if len(hydra.overrides.task) + len(hydra.overrides.hydra) != len(overrides):
         raise ValueError("hydra.overrides: are those of the command line, and not to be set")
     for place, key, value in _values(hydra, "hydra", BUILT):
-        if key in NAMED and place not in PLUGINS and value not in NAMED[key]:
+        mine = any(below(str(value), package) for package in allow)
+        if key in NAMED and place not in PLUGINS and value not in NAMED[key] and not mine:
             allowed = ", ".join(NAMED[key])
             raise ValueError(f"{place}={value}: allowed in this section is {allowed}")
         # The scheme imports what it names.
@@ -76,8 +80,8 @@ def check_hydra(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 @contextmanager
-def bounded_hydra() -> Iterator[None]:
-    """Check the section ``hydra`` of whatever Hydra composes inside the block."""
+def bounded_hydra(allow: Sequence[str] = ()) -> Iterator[None]:
+    """Check the section ``hydra`` of whatever Hydra composes inside the block; see above."""
     load = ConfigLoaderImpl.load_configuration
 
     def checked(
@@ -90,7 +94,7 @@ def bounded_hydra() -> Iterator[None]:
         # Hydra adds to the list that it is given.
         asked = list(overrides)
         config = load(self, config_name, overrides, *args, **keys)
-        check_hydra(config, asked)
+        check_hydra(config, asked, allow)
         return config
 
     ConfigLoaderImpl.load_configuration = checked  # type: ignore[method-assign]

@@ -36,7 +36,8 @@ _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 T = TypeVar("T")
 
 
-def _below(path: str, top: str) -> bool:
+def below(path: str, top: str) -> bool:
+    """Whether a dotted path is a package or lies in it."""
     return path == top or path.startswith(f"{top}.")
 
 
@@ -143,7 +144,7 @@ class Targets:
             raise ValueError(f"{shown}: must be the path of a class, package.module.Class")
         path = target.rpartition(".")[0]
         for package in self.allow:
-            if _below(path, package):
+            if below(path, package):
                 return package
         for package in MODULES:
             own = package.startswith(f"{PROJECT}.")
@@ -167,7 +168,7 @@ class Targets:
             raise ValueError(f"{shown}: cannot be found: {error}") from error
         if not isinstance(kind, type):
             raise ValueError(f"{shown}: is no class, and only classes are allowed")
-        if not _below(kind.__module__, home):
+        if not below(kind.__module__, home):
             raise ValueError(f"{shown}: is defined in {kind.__module__}, outside {home}")
         return kind
 
