@@ -19,7 +19,7 @@ from attnscale.renamed import (
     update_checkpoint,
     updated_config,
 )
-from tests.support.models import autoencoder
+from tests.support.models import autoencoder, transformer
 
 PATH = "layers.0.attention"
 EARLIER: dict[str, Any] = {
@@ -53,6 +53,41 @@ def test_buffers_belong_to_the_scale(prefix: str, buffer: str) -> None:
     today = f"{prefix}.scale.{buffer}"
     assert renamed(f"{prefix}.{buffer}", TENSORS) == today
     assert renamed(today, TENSORS) == today
+
+
+@pytest.mark.parametrize(
+    ("earlier", "today"),
+    [
+        ("model.layers.0.attention_norm.weight", "model.layers.0.attention_residual.norm.weight"),
+        ("layers.12.feed_forward_norm.bias", "layers.12.feed_forward_residual.norm.bias"),
+        ("model.encoder.0.self_around.norm.bias", "model.encoder.0.self_residual.norm.bias"),
+        ("decoder.1.cross_around.norm.weight", "decoder.1.cross_residual.norm.weight"),
+        ("decoder.1.feed_forward_around.norm.bias", "decoder.1.feed_forward_residual.norm.bias"),
+        ("model.encoder_norm.weight", "model.encoder_norm.weight"),
+    ],
+)
+def test_norms_belong_to_a_residual_connection(earlier: str, today: str) -> None:
+    assert renamed(earlier, TENSORS) == renamed(today, TENSORS) == today
+
+
+EARLIER_ORDER = {
+    "autoencoder": "attention.q feed_forward.outer attention_norm feed_forward_norm",
+    "encoder": "self.q self_around.norm feed_forward.outer feed_forward_around.norm",
+    "decoder": "self_around.norm cross.o cross_around.norm feed_forward_around.norm",
+}
+
+
+@pytest.mark.parametrize("kind", EARLIER_ORDER)
+def test_layers_have_their_parameters_in_the_order_of_earlier_checkpoints(kind: str) -> None:
+    if kind == "autoencoder":
+        model: torch.nn.Module = autoencoder("sqrt", norm="pre", feed_forward=4)
+    else:
+        model = transformer("sqrt")
+    path = f"{kind.replace('autoencoder', 'layers')}.0"
+    names = [name for name, _ in model.named_parameters() if name.startswith(path)]
+    earlier = [renamed(f"{path}.{name}.weight", TENSORS) for name in EARLIER_ORDER[kind].split()]
+    places = [names.index(name) for name in earlier]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize(

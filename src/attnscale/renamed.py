@@ -16,8 +16,13 @@ class Renamed(NamedTuple):
     new: str
 
 
-TENSORS = (Renamed(r"(?<!\.scale)\.(running_mean|running_variance)$", r".scale.\1"),)
-"""Keys of a state dict: buffers of ``score_batchnorm`` belong to the scale, not the attention."""
+TENSORS = (
+    Renamed(r"(?<!\.scale)\.(running_mean|running_variance)$", r".scale.\1"),
+    Renamed(r"\b(self|cross|feed_forward)_around\.norm\.", r"\1_residual.norm."),
+    Renamed(r"\b(layers\.\d+\.(?:attention|feed_forward))_norm\.", r"\1_residual.norm."),
+)
+"""Keys of a state dict: buffers of ``score_batchnorm`` belong to the scale, not the attention; a
+LayerNorm belongs to the residual connection of its sublayer."""
 
 KEYS = (Renamed(r"^callbacks\.temperatures(?=\.|$)", "callbacks.learned_scales"),)
 """Dotted keys of the configuration."""
