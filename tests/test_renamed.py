@@ -8,6 +8,7 @@ import torch
 
 from attnscale.attention import SCALES
 from attnscale.callbacks.learned_scales import LearnedScales
+from attnscale.callbacks.watchdog import Watchdog
 from attnscale.config.targets import Targets
 from attnscale.renamed import (
     KEYS,
@@ -105,6 +106,11 @@ def test_other_tensors_keep_their_keys(name: str) -> None:
         ("callbacks.learned_scales.per_head", "callbacks.learned_scales.per_head"),
         ("callbacks.temperatures_of_mine", "callbacks.temperatures_of_mine"),
         ("model.temperatures", "model.temperatures"),
+        ("callbacks.watchdog.least_entropy_norm", "callbacks.watchdog.min_entropy_norm"),
+        ("callbacks.watchdog.least_live_rows", "callbacks.watchdog.min_live_rows"),
+        ("callbacks.watchdog.largest_logit", "callbacks.watchdog.max_logit"),
+        ("callbacks.mine.largest_logit", "callbacks.mine.largest_logit"),
+        ("attention.options.cosine.largest", "attention.options.cosine.largest"),
         ("model.callbacks.temperatures", "model.callbacks.temperatures"),
     ],
 )
@@ -170,6 +176,16 @@ def test_a_configuration_is_brought_up_to_date_and_the_old_one_left_alone() -> N
     assert updated_config(today) == TODAY
     today["attention"]["options"]["score_batchnorm"]["eps"] = 1.0
     assert earlier == EARLIER
+
+
+def test_bounds_of_the_watchdog() -> None:
+    bounds = {"least_entropy_norm": 0.1, "largest_logit": None, "least_live_rows": 0.2}
+    today = updated_config({"callbacks": {"watchdog": {**bounds, "stop": True}}})
+    watchdog = Watchdog(**today["callbacks"]["watchdog"])
+    assert {name: bound for name, (_, bound, _) in watchdog.bounds.items()} == {
+        "entropy_norm": 0.1,
+        "live_rows": 0.2,
+    }
 
 
 def test_a_callback_that_was_switched_off_stays_off() -> None:

@@ -24,7 +24,11 @@ TENSORS = (
 """Keys of a state dict: buffers of ``score_batchnorm`` belong to the scale, not the attention; a
 LayerNorm belongs to the residual connection of its sublayer."""
 
-KEYS = (Renamed(r"^callbacks\.temperatures(?=\.|$)", "callbacks.learned_scales"),)
+KEYS = (
+    Renamed(r"^callbacks\.temperatures(?=\.|$)", "callbacks.learned_scales"),
+    Renamed(r"^(callbacks\.watchdog)\.least_(entropy_norm|live_rows)$", r"\1.min_\2"),
+    Renamed(r"^(callbacks\.watchdog)\.largest_logit$", r"\1.max_logit"),
+)
 """Dotted keys of the configuration."""
 
 TARGETS = (

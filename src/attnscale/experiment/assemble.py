@@ -14,7 +14,7 @@ from attnscale import __version__
 from attnscale.attention import MultiHeadAttention, ScaleFactory, choose_scale
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.data.module import DataModule
-from attnscale.data.statistics import statistics
+from attnscale.data.statistics import data_statistics
 from attnscale.experiment.checkpoints import load_checkpoint
 from attnscale.experiment.processes import processes_wanted
 from attnscale.experiment.trainer import check_trainer_keys, make_trainer, quiet_warnings
@@ -51,7 +51,7 @@ def scale_factory(config: Mapping[str, Any]) -> ScaleFactory:
 def measured_scale(config: Mapping[str, Any], data: Any) -> ScaleFactory:
     """Return what makes the model's scales, with what the mode wants to know of the data."""
     scale = scale_factory(config)
-    return replace(scale, statistics=statistics(data, tuple(scale.kind.statistics.values())))
+    return replace(scale, statistics=data_statistics(data, tuple(scale.kind.statistics.values())))
 
 
 def batches_counted(config: Mapping[str, Any]) -> bool:
@@ -132,7 +132,7 @@ def _optimizer_maker(config: Mapping[str, Any], targets: Targets) -> Any:
 def make_task(
     config: Mapping[str, Any],
     model: nn.Module,
-    record: Mapping[str, Any],
+    checkpoint_values: Mapping[str, Any],
     targets: Targets = NO_ALLOWANCE,
 ) -> TaskModule:
     """Build the LightningModule."""
@@ -154,7 +154,7 @@ def make_task(
         model=model,
         make_optimizer=_optimizer_maker(config, targets),
         settings=settings,
-        record=record,
+        checkpoint_values=checkpoint_values,
     )
 
 
@@ -201,7 +201,7 @@ def assemble(
     state: Mapping[str, Any] = {}
     if config["checkpoint"] is not None:
         state = load_checkpoint(config["checkpoint"], targets)
-        data.take_record(state["attnscale"].get("data", {}))
+        data.take_checkpoint_values(state["attnscale"].get("data", {}))
     trainer = make_trainer(config, record, targets)
     check_lengths(config)
     arguments = data.model_arguments()
@@ -220,7 +220,7 @@ def assemble(
         "config": dict(config),
         "version": __version__,
         "run_id": record.run_id if record else "",
-        "data": data.record(),
+        "data": data.checkpoint_values(),
         "statistics": dict(scale.statistics),
     }
     task = make_task(config, model, keep, targets)

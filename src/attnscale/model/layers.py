@@ -67,14 +67,7 @@ class Residual(nn.Module):
     def __init__(
         self, d_model: int, *, norm: str, dropout: float = 0.0, residual: bool = True
     ) -> None:
-        """Create the LayerNorm.
-
-        Args:
-            d_model: Size of a position's vector.
-            norm: "none", "pre" (LayerNorm before the sublayer) or "post" (after it).
-            dropout: Dropout of what the sublayer returns.
-            residual: Whether that is added to the sublayer's input.
-        """
+        """Create the LayerNorm: "none", "pre" (before the sublayer) or "post" (after it)."""
         super().__init__()
         if norm != "none":
             self.norm = nn.LayerNorm(d_model)

@@ -171,10 +171,8 @@ class Transformer(nn.Module):
                 for _ in range(n_layers)
             )
 
-        self.source_embedding, self.target_embedding = (
-            embedding(source_size),
-            embedding(target_size),
-        )
+        self.source_embedding = embedding(source_size)
+        self.target_embedding = embedding(target_size)
         self.encoder, self.decoder = stack(decoder=False), stack(decoder=True)
         pre = norm == "pre"
         self.encoder_norm = nn.LayerNorm(d_model) if pre else nn.Identity()
