@@ -40,9 +40,9 @@ def main() -> None:
             )
             lengths = torch.randint(length // 2, length + 1, (batch,), device=options.device)
             for keep in (None, padding_keep(lengths, length)):
-                seen: dict[str, list[float]] = {"explicit": [], "fused": []}
+                seconds: dict[str, list[float]] = {"explicit": [], "fused": []}
                 for _ in range(options.rounds):
-                    for backend, times in seen.items():
+                    for backend, times in seconds.items():
                         work = partial(_step, q, k, v, keep, backend)
                         started = time.perf_counter()
                         work()
@@ -50,7 +50,7 @@ def main() -> None:
                             torch.cuda.synchronize()
                         times.append(time.perf_counter() - started)
                 ratios.append(
-                    statistics.median(seen["explicit"]) / statistics.median(seen["fused"])
+                    statistics.median(seconds["explicit"]) / statistics.median(seconds["fused"])
                 )
         print(f"{length:6}  " + "  ".join(f"{ratio:12.2f}" for ratio in ratios))
 

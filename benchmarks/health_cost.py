@@ -51,15 +51,15 @@ def seconds(overrides: list[str]) -> float:
 
 def drawing(overrides: list[str]) -> float:
     """Return the seconds of a job's snapshots and pictures; the second job of a process."""
-    spent = 0.0
+    total = 0.0
     plain = {name: getattr(Pictures, name) for name in ("save", "draw")}
 
     def timed(name: str) -> Any:
         def call(self: Pictures, *arguments: Any) -> None:
-            nonlocal spent
+            nonlocal total
             start = time.perf_counter()
             plain[name](self, *arguments)
-            spent += time.perf_counter() - start
+            total += time.perf_counter() - start
 
         return call
 
@@ -67,12 +67,12 @@ def drawing(overrides: list[str]) -> float:
         setattr(Pictures, name, timed(name))
     try:
         for _ in range(2):
-            spent = 0.0
+            total = 0.0
             seconds([*overrides, "trainer.max_steps=32"])
     finally:
         for name, function in plain.items():
             setattr(Pictures, name, function)
-    return spent
+    return total
 
 
 def main() -> None:
@@ -85,17 +85,17 @@ def main() -> None:
     for model in options.models:
         overrides, every = MODELS[model]
         overrides = [*overrides, "callbacks.pictures=null"]
-        sampled = [f"callbacks.{name}.every" for name in ("attention_stats", "gradient_stats")]
+        strides = [f"callbacks.{name}.every" for name in ("attention_stats", "gradient_stats")]
         contestants = {
             "without": [*overrides, *OFF],
             "default": [
                 *overrides,
-                *(f"{key}={every}" for key in sampled),
+                *(f"{key}={every}" for key in strides),
                 f"callbacks.attention_stats.heads_every={every}",
             ],
             "every step": [
                 *overrides,
-                *(f"{key}=1" for key in sampled),
+                *(f"{key}=1" for key in strides),
                 f"callbacks.attention_stats.heads_every={every}",
             ],
         }
@@ -108,9 +108,9 @@ def main() -> None:
             order = [*list(contestants)[first:], *list(contestants)[:first]]
             for name in order:
                 times[name].append(seconds(contestants[name]))
-        for name, taken in times.items():
-            ratios = [a / b for a, b in zip(taken, times["without"], strict=True)]
-            rows.append([model, name, 1000 * statistics.median(taken), statistics.median(ratios)])
+        for name, turns in times.items():
+            ratios = [a / b for a, b in zip(turns, times["without"], strict=True)]
+            rows.append([model, name, 1000 * statistics.median(turns), statistics.median(ratios)])
         whole = [part for part in overrides if part != "callbacks.pictures=null"]
         rows.append([model, "snapshots and pictures of a job, s", drawing(whole), None])
     print(

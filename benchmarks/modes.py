@@ -44,13 +44,13 @@ def stepper(scale: str, batches: list[TranslationBatch]) -> Callable[[int], None
     def step(number: int) -> None:
         batch = batches[number % len(batches)]
         hidden = model(batch.source, batch.target[:, :-1], PADDING)
-        right = batch.target[:, 1:]
-        real = (right != PADDING).flatten().nonzero().flatten()
+        target = batch.target[:, 1:]
+        real = (target != PADDING).flatten().nonzero().flatten()
         loss = linear_cross_entropy(
             hidden.flatten(0, 1).index_select(0, real),
             model.output.weight,
             model.output.bias,
-            right.flatten().index_select(0, real),
+            target.flatten().index_select(0, real),
             smoothing=0.0,
         ) / len(real)
         optimizer.zero_grad()
@@ -90,17 +90,17 @@ def main() -> None:
             times[scale].append((time.perf_counter() - start) / options.steps)
     store = find_store(options.uri, project_root())
     rows: list[tuple[str, float, float, float, float]] = []
-    for scale, taken in times.items():
-        ratios = [a / b for a, b in zip(taken, times["sqrt"], strict=True)]
+    for scale, turns in times.items():
+        ratios = [a / b for a, b in zip(turns, times["sqrt"], strict=True)]
         ratio = statistics.median(ratios)
-        milliseconds = 1000 * statistics.median(taken)
+        milliseconds = 1000 * statistics.median(turns)
         rows.append((scale, milliseconds, ratio, min(ratios), max(ratios)))
         record = Record.start(
             store, experiment="benchmarks", name=scale, tags={"kind": "mode_cost"}
         )
         record.points({"bench/step_ratio": ratio, "bench/step_ms": milliseconds}, 0)
         record.end(FINISHED)
-    print(tabulate(rows, headers=["mode", "ms/step", "÷ sqrt", "least", "most"], floatfmt=".2f"))
+    print(tabulate(rows, headers=["mode", "ms/step", "÷ sqrt", "min", "max"], floatfmt=".2f"))
 
 
 if __name__ == "__main__":

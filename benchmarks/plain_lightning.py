@@ -76,7 +76,7 @@ if __name__ == "__main__":
     parser.add_argument("--d-k", type=int, default=64)
     parser.add_argument("--store", required=True)
     options = parser.parse_args()
-    made = train(
+    figures = train(
         epochs=options.epochs, d_model=options.d_model, d_k=options.d_k, store=options.store
     )
-    print(json.dumps(made))
+    print(json.dumps(figures))

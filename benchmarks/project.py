@@ -29,5 +29,5 @@ if __name__ == "__main__":
             folder=Path(folder),
         )
         result = run(config)
-    made = {"seconds_per_step": result.seconds / result.steps, "loss": result.metrics["train/loss"]}
-    print(json.dumps(made))
+    loss = result.metrics["train/loss"]
+    print(json.dumps({"seconds_per_step": result.seconds / result.steps, "loss": loss}))

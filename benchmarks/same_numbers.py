@@ -89,7 +89,7 @@ def cases(modes: list[str]) -> dict[str, list[str]]:
     }
 
 
-def record(runs: Mapping[str, list[str]], file: Path) -> None:
+def measure(runs: Mapping[str, list[str]], file: Path) -> None:
     """Train each run with the package that is imported, and write its metrics."""
     from mlflow import MlflowClient
 
@@ -116,13 +116,14 @@ def record(runs: Mapping[str, list[str]], file: Path) -> None:
     file.write_text(json.dumps(metrics))
 
 
-def recorded_by(checkout: Path, runs: Mapping[str, list[str]]) -> dict[str, Series]:
+def measured_by(checkout: Path, runs: Mapping[str, list[str]]) -> dict[str, Series]:
     """Return the metrics of the runs as a checkout trains them."""
     with tempfile.TemporaryDirectory() as folder:
-        asked, answer = Path(folder, "runs.json"), Path(folder, "metrics.json")
-        asked.write_text(json.dumps(runs))
+        script = str(Path(__file__).resolve())
+        overrides, answer = Path(folder, "runs.json"), Path(folder, "metrics.json")
+        overrides.write_text(json.dumps(runs))
         subprocess.run(
-            [sys.executable, str(Path(__file__).resolve()), "--record", str(asked), str(answer)],
+            [sys.executable, script, "--measure", str(overrides), str(answer)],
             cwd=checkout,
             env={**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"},
             check=True,
@@ -132,7 +133,7 @@ def recorded_by(checkout: Path, runs: Mapping[str, list[str]]) -> dict[str, Seri
 
 
 def difference(a: float, b: float, size: float | None = None) -> float:
-    """Return |a − b| ÷ |a|, or ÷ a size that is given; 0 for equal figures, NaN with NaN too."""
+    """Return |a − b| ÷ |a|, or ÷ ``size``; 0 for equal figures, NaN with NaN too."""
     if a == b or (math.isnan(a) and math.isnan(b)):
         return 0.0
     size = abs(a) if size is None else size
@@ -145,10 +146,10 @@ def compare(old: Mapping[str, Series], new: Mapping[str, Series]) -> dict[str, A
     alone: set[str] = set()
     equal = points = 0
     for name, series in old.items():
-        theirs, ours = set(series), set(new[name])
-        alone |= {f"{name}: only old: {key}" for key in theirs - ours}
-        alone |= {f"{name}: only new: {key}" for key in ours - theirs}
-        for key in theirs & ours:
+        before, after = set(series), set(new[name])
+        alone |= {f"{name}: only old: {key}" for key in before - after}
+        alone |= {f"{name}: only new: {key}" for key in after - before}
+        for key in before & after:
             if set(series[key]) != set(new[name][key]):
                 alone.add(f"{name}: other steps: {key}")
             for step in set(series[key]) & set(new[name][key]):
@@ -168,29 +169,29 @@ def main() -> None:
     """Run both checkouts and print what differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("old", type=Path, help="the other checkout")
-    parser.add_argument("--modes", nargs="+", help="scale modes; all, and a number, if not given")
+    parser.add_argument("--modes", nargs="+", help="scale modes; by default all, and a number")
     parser.add_argument("--keep", type=Path, help="folder for the old figures, read again")
     options = parser.parse_args()
     from attnscale.attention import SCALES
     from attnscale.renamed import METRICS, renamed
 
     runs = cases(options.modes or [*SCALES, "0.37"])
-    kept = options.keep and options.keep / "old.json"
-    if kept and kept.is_file():
-        old = json.loads(kept.read_text(), object_hook=as_steps)
+    cache = options.keep and options.keep / "old.json"
+    if cache and cache.is_file():
+        old = json.loads(cache.read_text(), object_hook=as_steps)
     else:
-        old = recorded_by(options.old.resolve(), runs)
-        if kept:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(old))
-    new = recorded_by(Path(__file__).resolve().parents[1], runs)
+        old = measured_by(options.old.resolve(), runs)
+        if cache:
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            cache.write_text(json.dumps(old))
+    new = measured_by(Path(__file__).resolve().parents[1], runs)
     today = {
         name: {renamed(key, METRICS): points for key, points in old[name].items()} for name in runs
     }
-    found = compare(today, new)
-    print(f"{found['equal']} of {found['points']} points are bit-equal, in {len(runs)} runs")
-    bad = list(found["alone"])
-    for (name, metric), (early, late) in sorted(found["largest"].items()):
+    gaps = compare(today, new)
+    print(f"{gaps['equal']} of {gaps['points']} points are bit-equal, in {len(runs)} runs")
+    bad = list(gaps["alone"])
+    for (name, metric), (early, late) in sorted(gaps["largest"].items()):
         expected = "qk_clip" in name and metric.startswith("update_ratio/")
         line = f"{name}: {metric}: {early:.1e} at step {EARLY_STEPS} or before, {late:.1e} later"
         print(line)
@@ -206,7 +207,7 @@ def as_steps(entries: dict[str, Any]) -> dict[Any, Any]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--record"]:
-        record(json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3]))
+    if sys.argv[1:2] == ["--measure"]:
+        measure(json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3]))
     else:
         main()

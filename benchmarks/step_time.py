@@ -23,10 +23,10 @@ BARE = (
 
 
 def _measure(command: list[str]) -> float:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr)
-    return float(json.loads(done.stdout.strip().splitlines()[-1])["seconds_per_step"])
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        raise RuntimeError(process.stderr)
+    return float(json.loads(process.stdout.strip().splitlines()[-1])["seconds_per_step"])
 
 
 def main() -> None:
@@ -55,12 +55,12 @@ def main() -> None:
         f"load average {os.getloadavg()[0]:.2f}, {options.rounds} rounds of {options.epochs} epochs"
     )
     print(f"{'':42}{'ms/step':>8}  {'÷ textbook':>10}  {'÷ plain Lightning':>17}")
-    for name, seen in times.items():
+    for name, turns in times.items():
         ratios = [
-            statistics.median(a / b for a, b in zip(seen, times[base], strict=True))
+            statistics.median(a / b for a, b in zip(turns, times[base], strict=True))
             for base in ("textbook script", "plain Lightning")
         ]
-        median = statistics.median(seen) * 1000
+        median = statistics.median(turns) * 1000
         print(f"{name:42}{median:8.3f}  {ratios[0]:10.2f}  {ratios[1]:17.2f}")
 
 

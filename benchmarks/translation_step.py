@@ -117,7 +117,7 @@ class Textbook(nn.Module):
         )
         hidden_source, hidden_target = source == PADDING, target == PADDING
         causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
-        made = self.transformer(
+        hidden = self.transformer(
             x,
             y,
             tgt_mask=causal,
@@ -125,7 +125,7 @@ class Textbook(nn.Module):
             tgt_key_padding_mask=hidden_target,
             memory_key_padding_mask=hidden_source,
         )
-        logits: Tensor = self.output(made)
+        logits: Tensor = self.output(hidden)
         return logits
 
 
@@ -155,13 +155,12 @@ def bare(options: argparse.Namespace, *, textbook: bool) -> float:
             )
         assert isinstance(model, Transformer)
         hidden = model(batch.source, batch.target[:, :-1], PADDING)
-        right = batch.target[:, 1:]
-        real = (right != PADDING).flatten().nonzero().flatten()
-        chosen = right.flatten().index_select(0, real)
-        kept = hidden.flatten(0, 1).index_select(0, real)
-        return linear_cross_entropy(kept, model.output.weight, model.output.bias, chosen) / len(
-            chosen
-        )
+        target = batch.target[:, 1:]
+        real = (target != PADDING).flatten().nonzero().flatten()
+        target = target.flatten().index_select(0, real)
+        hidden = hidden.flatten(0, 1).index_select(0, real)
+        loss = linear_cross_entropy(hidden, model.output.weight, model.output.bias, target)
+        return loss / len(target)
 
     model.train()
     # The first steps count, as they do in a run.
@@ -200,10 +199,10 @@ def project(options: argparse.Namespace) -> float:
 def _measure(options: argparse.Namespace, who: str, dtype: str) -> float:
     command = [sys.executable, "-m", "benchmarks.translation_step", "--who", who, "--dtype", dtype]
     command += ["--dir", options.dir, "--steps", str(options.steps), "--store", options.store]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr)
-    return float(json.loads(done.stdout.strip().splitlines()[-1]))
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        raise RuntimeError(process.stderr)
+    return float(json.loads(process.stdout.strip().splitlines()[-1]))
 
 
 def main() -> None:
@@ -233,18 +232,20 @@ def main() -> None:
         print(f"load average {os.getloadavg()[0]:.2f}, medians of {options.rounds} rounds, ms/step")
         print(f"{'':6}{'project':>9}{'bare':>9}{'nn':>9}  project÷bare  project÷nn")
         for dtype in options.dtypes:
-            seen: dict[str, list[float]] = {"project": [], "bare": [], "nn": []}
+            seconds: dict[str, list[float]] = {"project": [], "bare": [], "nn": []}
             for _ in range(options.rounds):
-                for who, times in seen.items():
+                for who, times in seconds.items():
                     times.append(_measure(options, who, dtype))
-            middle = {who: statistics.median(times) * 1000 for who, times in seen.items()}
+            middle = {who: statistics.median(times) * 1000 for who, times in seconds.items()}
             ratios = [
-                statistics.median(a / b for a, b in zip(seen["project"], seen[other], strict=True))
+                statistics.median(
+                    a / b for a, b in zip(seconds["project"], seconds[other], strict=True)
+                )
                 for other in ("bare", "nn")
             ]
             print(
                 f"{dtype:6}"
-                + "".join(f"{middle[who]:9.1f}" for who in seen)
+                + "".join(f"{middle[who]:9.1f}" for who in seconds)
                 + f"{ratios[0]:14.2f}{ratios[1]:12.2f}"
             )
 

@@ -8,6 +8,7 @@ import torch
 
 from attnscale.attention import SCALES
 from attnscale.callbacks.learned_scales import LearnedScales
+from attnscale.callbacks.watchdog import Watchdog
 from attnscale.config.targets import Targets
 from attnscale.renamed import (
     KEYS,
@@ -19,7 +20,7 @@ from attnscale.renamed import (
     update_checkpoint,
     updated_config,
 )
-from tests.support.models import autoencoder
+from tests.support.models import autoencoder, transformer
 
 PATH = "layers.0.attention"
 EARLIER: dict[str, Any] = {
@@ -56,6 +57,41 @@ def test_buffers_belong_to_the_scale(prefix: str, buffer: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("earlier", "today"),
+    [
+        ("model.layers.0.attention_norm.weight", "model.layers.0.attention_residual.norm.weight"),
+        ("layers.12.feed_forward_norm.bias", "layers.12.feed_forward_residual.norm.bias"),
+        ("model.encoder.0.self_around.norm.bias", "model.encoder.0.self_residual.norm.bias"),
+        ("decoder.1.cross_around.norm.weight", "decoder.1.cross_residual.norm.weight"),
+        ("decoder.1.feed_forward_around.norm.bias", "decoder.1.feed_forward_residual.norm.bias"),
+        ("model.encoder_norm.weight", "model.encoder_norm.weight"),
+    ],
+)
+def test_norms_belong_to_a_residual_connection(earlier: str, today: str) -> None:
+    assert renamed(earlier, TENSORS) == renamed(today, TENSORS) == today
+
+
+EARLIER_ORDER = {
+    "autoencoder": "attention.q feed_forward.outer attention_norm feed_forward_norm",
+    "encoder": "self.q self_around.norm feed_forward.outer feed_forward_around.norm",
+    "decoder": "self_around.norm cross.o cross_around.norm feed_forward_around.norm",
+}
+
+
+@pytest.mark.parametrize("kind", EARLIER_ORDER)
+def test_layers_have_their_parameters_in_the_order_of_earlier_checkpoints(kind: str) -> None:
+    if kind == "autoencoder":
+        model: torch.nn.Module = autoencoder("sqrt", norm="pre", feed_forward=4)
+    else:
+        model = transformer("sqrt")
+    path = f"{kind.replace('autoencoder', 'layers')}.0"
+    names = [name for name, _ in model.named_parameters() if name.startswith(path)]
+    earlier = [renamed(f"{path}.{name}.weight", TENSORS) for name in EARLIER_ORDER[kind].split()]
+    places = [names.index(name) for name in earlier]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
     "name", ["q.weight", "scale.gain", "running_mean.weight", "running_means", "scale"]
 )
 def test_other_tensors_keep_their_keys(name: str) -> None:
@@ -70,6 +106,11 @@ def test_other_tensors_keep_their_keys(name: str) -> None:
         ("callbacks.learned_scales.per_head", "callbacks.learned_scales.per_head"),
         ("callbacks.temperatures_of_mine", "callbacks.temperatures_of_mine"),
         ("model.temperatures", "model.temperatures"),
+        ("callbacks.watchdog.least_entropy_norm", "callbacks.watchdog.min_entropy_norm"),
+        ("callbacks.watchdog.least_live_rows", "callbacks.watchdog.min_live_rows"),
+        ("callbacks.watchdog.largest_logit", "callbacks.watchdog.max_logit"),
+        ("callbacks.mine.largest_logit", "callbacks.mine.largest_logit"),
+        ("attention.options.cosine.largest", "attention.options.cosine.largest"),
         ("model.callbacks.temperatures", "model.callbacks.temperatures"),
     ],
 )
@@ -135,6 +176,16 @@ def test_a_configuration_is_brought_up_to_date_and_the_old_one_left_alone() -> N
     assert updated_config(today) == TODAY
     today["attention"]["options"]["score_batchnorm"]["eps"] = 1.0
     assert earlier == EARLIER
+
+
+def test_bounds_of_the_watchdog() -> None:
+    bounds = {"least_entropy_norm": 0.1, "largest_logit": None, "least_live_rows": 0.2}
+    today = updated_config({"callbacks": {"watchdog": {**bounds, "stop": True}}})
+    watchdog = Watchdog(**today["callbacks"]["watchdog"])
+    assert {name: bound for name, (_, bound, _) in watchdog.bounds.items()} == {
+        "entropy_norm": 0.1,
+        "live_rows": 0.2,
+    }
 
 
 def test_a_callback_that_was_switched_off_stays_off() -> None:

@@ -16,10 +16,19 @@ class Renamed(NamedTuple):
     new: str
 
 
-TENSORS = (Renamed(r"(?<!\.scale)\.(running_mean|running_variance)$", r".scale.\1"),)
-"""Keys of a state dict: buffers of ``score_batchnorm`` belong to the scale, not the attention."""
+TENSORS = (
+    Renamed(r"(?<!\.scale)\.(running_mean|running_variance)$", r".scale.\1"),
+    Renamed(r"\b(self|cross|feed_forward)_around\.norm\.", r"\1_residual.norm."),
+    Renamed(r"\b(layers\.\d+\.(?:attention|feed_forward))_norm\.", r"\1_residual.norm."),
+)
+"""Keys of a state dict: buffers of ``score_batchnorm`` belong to the scale, not the attention; a
+LayerNorm belongs to the residual connection of its sublayer."""
 
-KEYS = (Renamed(r"^callbacks\.temperatures(?=\.|$)", "callbacks.learned_scales"),)
+KEYS = (
+    Renamed(r"^callbacks\.temperatures(?=\.|$)", "callbacks.learned_scales"),
+    Renamed(r"^(callbacks\.watchdog)\.least_(entropy_norm|live_rows)$", r"\1.min_\2"),
+    Renamed(r"^(callbacks\.watchdog)\.largest_logit$", r"\1.max_logit"),
+)
 """Dotted keys of the configuration."""
 
 TARGETS = (

@@ -161,16 +161,16 @@ def test_folded_starts_as_sqrt(name: str, init: str, d_k: int) -> None:
     assert not torch.allclose(unfolded(query, source), sqrt(query, source), rtol=1e-3, atol=1e-4)
 
 
-def test_what_the_optimizer_is_told() -> None:
+def test_factors_of_each_optimizer() -> None:
     scale = new_scale("none_equiv")
     c = 0.25
-    wanted = {
+    expected = {
         "adamw": (c, 1 / c, 1 / c),
         "adam": (c, 1 / c, 1 / c**2),
         "sgd": (c**2, 1.0, 1 / c**2),
     }
-    for rule, numbers in wanted.items():
-        factors = scale.optimizer_factors(16, rule)
+    for kind, numbers in expected.items():
+        factors = scale.optimizer_factors(16, kind)
         assert (factors.lr, factors.eps, factors.weight_decay) == numbers
     with pytest.raises(ValueError, match=r"none_equiv: knows no factors for the optimizer 'lion'"):
         scale.optimizer_factors(16, "lion")
@@ -189,10 +189,10 @@ def test_no_other_mode_changes_what_the_optimizer_does(mode: Mode) -> None:
 LR, EPS, DECAY = 0.03, 1e-3, 0.1
 
 
-def optimizer(attention: MultiHeadAttention, rule: str) -> torch.optim.Optimizer:
+def optimizer(attention: MultiHeadAttention, kind: str) -> torch.optim.Optimizer:
     own = attention.projections()["q"]
     others = [p for p in attention.parameters() if all(p is not q for q in own)]
-    factors = attention.scale.optimizer_factors(attention.d_k, rule)
+    factors = attention.scale.optimizer_factors(attention.d_k, kind)
     groups = [
         {
             "params": own,
@@ -202,15 +202,15 @@ def optimizer(attention: MultiHeadAttention, rule: str) -> torch.optim.Optimizer
         },
         {"params": others, "lr": LR, "eps": EPS, "weight_decay": DECAY},
     ]
-    if rule == "sgd":
+    if kind == "sgd":
         groups = [{n: x for n, x in group.items() if n != "eps"} for group in groups]
         return torch.optim.SGD(groups, momentum=0.9)
-    return torch.optim.Adam(groups) if rule == "adam" else torch.optim.AdamW(groups)
+    return torch.optim.Adam(groups) if kind == "adam" else torch.optim.AdamW(groups)
 
 
 @pytest.mark.parametrize("d_k", [16, D_K])
-@pytest.mark.parametrize("rule", ["adam", "adamw", "sgd"])
-def test_none_equiv_trains_as_sqrt_does(rule: str, d_k: int) -> None:
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
+def test_none_equiv_trains_as_sqrt_does(kind: str, d_k: int) -> None:
     inputs = torch.randn(BATCH, KEY, D_MODEL, dtype=torch.float64)
     target = torch.randn(BATCH, KEY, D_MODEL, dtype=torch.float64)
     curves = {}
@@ -221,10 +221,10 @@ def test_none_equiv_trains_as_sqrt_does(rule: str, d_k: int) -> None:
         if name != "sqrt":
             attention = build(name, d_k=d_k, bias=True).double()
             attention.load_state_dict(state)
-            attention.fold()
+            attention.reset_parameters(lambda layer: None)  # folds
         with torch.no_grad():  # logits that are not all but flat
             attention.k.weight *= 4
-        optimiser = optimizer(attention, rule)
+        optimiser = optimizer(attention, kind)
         losses = []
         for _ in range(20):
             loss: Tensor = nn.functional.mse_loss(attention(inputs), target)

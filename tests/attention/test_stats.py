@@ -634,7 +634,7 @@ def attended_by(mode: Mode, x: Tensor, keep: Tensor | None = None, **sizes: int)
     )
     for layer in (attention.q, attention.k):
         torch.nn.init.normal_(layer.weight, std=d_model**-0.5)
-    attention.fold()
+    attention.reset_parameters(lambda layer: None)  # folds
     received: list[Attended] = []
     attention.tap = received.append
     attention(x, keep=keep)

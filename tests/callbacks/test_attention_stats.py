@@ -14,7 +14,7 @@ from attnscale.attention import Attended, attentions, tapped
 from attnscale.attention.core import named_scale
 from attnscale.attention.stats import STATISTICS, Sample, measure, predicted_std
 from attnscale.callbacks import attention_stats
-from attnscale.callbacks.attention_stats import AttentionStats, Kept, Seen, alike, stride
+from attnscale.callbacks.attention_stats import AttentionStats, Observation, Reading, alike, stride
 from attnscale.data.translation import TranslationBatch
 from attnscale.data.vocabulary import PADDING
 from attnscale.experiment.assemble import Parts
@@ -267,7 +267,7 @@ def test_steps_between_samples_are_not_looked_at(fit: Fit, monkeypatch: pytest.M
     calls: list[int] = []
     sample = AttentionStats.sample
 
-    def count(self: AttentionStats, group: Sequence[Seen]) -> list[Kept]:
+    def count(self: AttentionStats, group: Sequence[Observation]) -> list[Reading]:
         calls.extend(one.step for one in group)
         return sample(self, group)
 
@@ -335,7 +335,7 @@ def test_the_comparison_sees_a_single_random_number(
     monkeypatch.setattr("attnscale.figures.page.to_png", lambda _: b"")
     sample = AttentionStats.sample
 
-    def draw(self: AttentionStats, group: Sequence[Seen]) -> list[Kept]:
+    def draw(self: AttentionStats, group: Sequence[Observation]) -> list[Reading]:
         torch.rand(1)
         return sample(self, group)
 
@@ -392,10 +392,10 @@ def test_two_processes_are_one(lab: Any) -> None:
 def test_attentions_measured_together_are_as_each_alone(
     fit: Fit, monkeypatch: pytest.MonkeyPatch, scale: str
 ) -> None:
-    groups: list[list[Seen]] = []
+    groups: list[list[Observation]] = []
     sample = AttentionStats.sample
 
-    def listen(self: AttentionStats, group: Sequence[Seen]) -> list[Kept]:
+    def listen(self: AttentionStats, group: Sequence[Observation]) -> list[Reading]:
         groups.append(list(group))
         together = sample(self, group)
         for one, kept in zip(group, together, strict=True):
@@ -413,13 +413,13 @@ def test_attentions_measured_together_are_as_each_alone(
 
 
 def test_only_what_is_alike_is_measured_together() -> None:
-    def seen(path: str, **changed: Any) -> Seen:
+    def seen(path: str, **changed: Any) -> Observation:
         q, k = torch.zeros(2, 1, changed.pop("queries", 3), 4), torch.zeros(2, 1, 3, 4)
         real = changed.pop("real", None)
         scale = named_scale(changed.pop("scale", "sqrt"), n_heads=1, d_k=4)
         keep = changed.pop("keep", None)
         attended = Attended(q=q, k=k, keep=keep, scale=scale, raw_q=q, raw_k=k)
-        return Seen(0, path, attended, real)
+        return Observation(0, path, attended, real)
 
     mask = torch.ones(3, 3, dtype=torch.bool)
     per_head = torch.ones(2, 2, 3, 3, dtype=torch.bool)

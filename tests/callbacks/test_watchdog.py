@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnscale.attention import attentions
-from attnscale.callbacks.watchdog import MOST_ALARMS, Watchdog
+from attnscale.callbacks.watchdog import MAX_ALARMS, Watchdog
 from attnscale.experiment import train as training
 from attnscale.experiment.assemble import Parts, assemble
 from tests.apps.conftest import Shell, shell
@@ -44,7 +44,7 @@ SICK = (
     "model.n_heads=3",
     "model.init=unit",
     "optimizer.lr=0",
-    "callbacks.watchdog.least_live_rows=0.2",
+    "callbacks.watchdog.min_live_rows=0.2",
 )
 
 
@@ -68,9 +68,9 @@ def test_the_head_that_is_sick_is_named_and_no_other(fit: Fit) -> None:
 @pytest.mark.parametrize(
     ("key", "trouble"),
     [
-        ("least_entropy_norm", "entropy collapse"),
-        ("largest_logit", "large logits"),
-        ("least_live_rows", "dead rows"),
+        ("min_entropy_norm", "entropy collapse"),
+        ("max_logit", "large logits"),
+        ("min_live_rows", "dead rows"),
     ],
 )
 def test_a_bound_can_be_switched_off(fit: Fit, key: str, trouble: str) -> None:
@@ -80,13 +80,13 @@ def test_a_bound_can_be_switched_off(fit: Fit, key: str, trouble: str) -> None:
 
 
 def test_without_bounds_nothing_is_told(fit: Fit) -> None:
-    keys = ("least_entropy_norm", "largest_logit", "least_live_rows")
+    keys = ("min_entropy_norm", "max_logit", "min_live_rows")
     off = [f"callbacks.watchdog.{key}=null" for key in keys]
     assert alarms(fit(*SICK, *off, before=sicken)) == []
 
 
 def test_bounds_are_those_of_the_configuration(fit: Fit) -> None:
-    strict = ("least_entropy_norm=0.999", "largest_logit=null", "least_live_rows=null")
+    strict = ("min_entropy_norm=0.999", "max_logit=null", "min_live_rows=null")
     told = alarms(fit(*SICK, *(f"callbacks.watchdog.{text}" for text in strict)))
     assert len(told) == 6
     assert all("below 0.999" in text for text in told)
@@ -111,9 +111,9 @@ def test_alarms_reach_the_run_and_the_screen(
 
 
 def test_a_model_of_many_sick_heads_does_not_flood(fit: Fit) -> None:
-    many = ("model.n_heads=16", "model.n_layers=2", "callbacks.watchdog.largest_logit=-1e9")
-    told = alarms(fit(*AUTOENCODER, *LIGHT, *many, "callbacks.watchdog.least_entropy_norm=2"))
-    assert len(told) == MOST_ALARMS
+    many = ("model.n_heads=16", "model.n_layers=2", "callbacks.watchdog.max_logit=-1e9")
+    told = alarms(fit(*AUTOENCODER, *LIGHT, *many, "callbacks.watchdog.min_entropy_norm=2"))
+    assert len(told) == MAX_ALARMS
 
 
 # --- not finite ---

@@ -11,7 +11,7 @@ from attnscale.data.batching import BlockLoader, Processes, limited, shuffled
 @pytest.mark.parametrize("n", [0, 1, 2, 5, 7, 16])
 def test_shares_are_the_whole_batch(n: int, world: int) -> None:
     batch = torch.randperm(100)[:n]
-    shares = [Processes(rank, world).share(batch) for rank in range(world)]
+    shares = [Processes(rank, world).part(batch) for rank in range(world)]
     assert sorted(torch.cat(shares).tolist()) == sorted(batch.tolist())
     sizes = [len(share) for share in shares]
     assert max(sizes) - min(sizes) <= 1
@@ -20,7 +20,7 @@ def test_shares_are_the_whole_batch(n: int, world: int) -> None:
 
 def test_one_process_has_everything() -> None:
     batch = torch.arange(7)
-    assert torch.equal(Processes().share(batch), batch)
+    assert torch.equal(Processes().part(batch), batch)
 
 
 @pytest.mark.parametrize(

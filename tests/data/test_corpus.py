@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from attnscale.data.corpus import (
-    FEWEST_FOR_CORRELATION,
+    MIN_PAIRS,
     find_file,
     length_correlation,
     read_lines,
@@ -151,7 +151,7 @@ def test_a_shift_of_the_second_half_is_placed_there() -> None:
 
 
 def test_a_tiny_corpus_says_nothing() -> None:
-    first, second = made_up(FEWEST_FOR_CORRELATION)
+    first, second = made_up(MIN_PAIRS)
     backwards = sorted(second, key=len, reverse=True)
     ordered = sorted(first, key=len)
     assert shift_warning(ordered, backwards) is not None

@@ -154,7 +154,7 @@ def test_training_batches_come_in_blocks(block: int) -> None:
     assert [len(batch.x) for batch in batches(loader)] == [4, 4, 4, 4, 4, 3]
     assert len(loader) == math.ceil(6 / block)
     assert torch.equal(joined(loader), joined(build().train_dataloader()))
-    assert all(batch.share == 1 for batch in batches(loader))
+    assert all(batch.loss_weight == 1 for batch in batches(loader))
 
 
 @pytest.mark.parametrize(("limit", "left"), [(None, 6), (0, 0), (2, 2), (0.5, 3), (1.0, 6)])
@@ -212,11 +212,13 @@ def test_processes_share_each_batch(
         assert rows(union) == rows(batch.x)
         wanted = batch.x.double().square().mean()
         # A process without a sequence has share 0, whatever it takes the mean of nothing to be.
-        means = [part.x.double().square().mean().nan_to_num(0.0) * part.share for part in parts]
+        means = [
+            part.x.double().square().mean().nan_to_num(0.0) * part.loss_weight for part in parts
+        ]
         torch.testing.assert_close(torch.stack(means).mean(), wanted, rtol=1e-12, atol=0)
-        assert all((part.share == 0) == (len(part.x) == 0) for part in parts)
+        assert all((part.loss_weight == 0) == (len(part.x) == 0) for part in parts)
     if world == 7:
-        assert min(part.share for share in shares for part in share) == 0
+        assert min(part.loss_weight for share in shares for part in share) == 0
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_batches_have_a_share_and_blocks_a_length(make: Make) -> None:
     for loader in (data.val_dataloader(), data.test_dataloader()):
         assert [len(block) for block in loader] == [1] * loader.n_batches
         blocks += list(loader)
-    assert {batch.share for block in blocks for batch in block} == {1.0}
+    assert {batch.loss_weight for block in blocks for batch in block} == {1.0}
 
 
 @every_kind
@@ -99,11 +99,11 @@ def test_limits_and_overfitting(make: Make) -> None:
 @every_kind
 def test_a_record_of_plain_values_makes_another_the_same(make: Make) -> None:
     data, other = ready(make), make()
-    assert all(isinstance(token, str) for tokens in data.record().values() for token in tokens), (
-        "checkpoints hold plain values"
-    )
-    other.take_record(data.record())
-    assert other.record() == data.record()
+    assert all(
+        isinstance(token, str) for tokens in data.checkpoint_values().values() for token in tokens
+    ), "checkpoints hold plain values"
+    other.take_checkpoint_values(data.checkpoint_values())
+    assert other.checkpoint_values() == data.checkpoint_values()
     assert other.model_arguments() == data.model_arguments()
 
 
@@ -121,7 +121,7 @@ def test_lengths_and_tokens(make: Make) -> None:
 def test_examples_to_look_at_are_fixed_and_have_labels(make: Make) -> None:
     data = ready(make)
     batch = data.examples(5)
-    assert batch.share == 1.0
+    assert batch.loss_weight == 1.0
     first, again = tensors([batch]), tensors([data.examples(5)])
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert all(len(x) == 5 for x in first)
@@ -133,7 +133,7 @@ def test_examples_to_look_at_are_fixed_and_have_labels(make: Make) -> None:
 
 def test_a_dataset_need_not_have_examples() -> None:
     assert DataModule().examples(3) is None
-    assert DataModule().model_arguments() == DataModule().record() == {}
+    assert DataModule().model_arguments() == DataModule().checkpoint_values() == {}
 
 
 def test_legible_examples_come_first() -> None:

@@ -10,7 +10,7 @@ import pytest
 from attnscale.attention import SCALES
 from attnscale.data.gaussian import GaussianData
 from attnscale.data.parallel import Parallel
-from attnscale.data.statistics import STATISTICS, statistics
+from attnscale.data.statistics import STATISTICS, data_statistics
 
 NAME = "length_p97_5"
 
@@ -38,18 +38,18 @@ class Lengths:
     ],
 )
 def test_the_percentile_of_known_lengths(lengths: list[int], wanted: float) -> None:
-    found = statistics(Lengths(lengths), (NAME,))
+    found = data_statistics(Lengths(lengths), (NAME,))
     assert found == {NAME: pytest.approx(wanted)}
     assert type(found[NAME]) is float, "it goes into checkpoints, which hold plain values"
 
 
 def test_an_unknown_statistic_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown statistics of the data: length_mean, mood"):
-        statistics(Lengths([7]), ("length_mean", NAME, "mood"))
+        data_statistics(Lengths([7]), ("length_mean", NAME, "mood"))
 
 
 def test_nothing_is_read_if_nothing_is_wanted() -> None:
-    assert statistics(Lengths(None), ()) == {}
+    assert data_statistics(Lengths(None), ()) == {}
 
 
 def test_all_that_modes_want_is_known() -> None:
@@ -71,7 +71,7 @@ def test_gaussian_sequences_have_one_length(length: int) -> None:
         seed=0,
     )
     assert data.train_lengths().tolist() == [length] * 5
-    assert statistics(data, (NAME,)) == {NAME: float(length)}
+    assert data_statistics(data, (NAME,)) == {NAME: float(length)}
 
 
 def corpus(folder: Path, **changed: Any) -> Parallel:
@@ -109,4 +109,4 @@ def test_sentences_are_counted_on_both_sides_without_marks(
             (tmp_path / f"{split}.{language}").write_text("a b c d e f\n" * 9)
     data = corpus(tmp_path, too_long=too_long)
     assert sorted(data.train_lengths().tolist()) == wanted
-    assert statistics(data, (NAME,))[NAME] == pytest.approx(np.percentile(wanted, 97.5))
+    assert data_statistics(data, (NAME,))[NAME] == pytest.approx(np.percentile(wanted, 97.5))

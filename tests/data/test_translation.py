@@ -220,7 +220,7 @@ def test_the_model_learns_both_sizes() -> None:
 def test_vocabularies_of_a_checkpoint_are_used() -> None:
     data = build(test=(["b a q"], ["y x q"]))
     record = {"source": [*SPECIALS, "a", "b"], "target": [*SPECIALS, "x", "u", "y"]}
-    data.take_record(record)
+    data.take_checkpoint_values(record)
     data.setup("test")
     assert data.read == ["test"]
     split = data.splits["test"]
@@ -228,13 +228,13 @@ def test_vocabularies_of_a_checkpoint_are_used() -> None:
     assert split.target[0].tolist() == [BEGIN, 6, 4, UNKNOWN, END]
     data.load("train")
     assert data.model_arguments() == {"source_size": 6, "target_size": 7}
-    assert data.record() == record
+    assert data.checkpoint_values() == record
 
 
 def test_what_is_recorded_can_be_taken_up_again() -> None:
     data, other = build(), build(train=made_up(3))
     data.setup("fit")
-    other.take_record(data.record())
+    other.take_checkpoint_values(data.checkpoint_values())
     assert other.load("val").source.tokens.tolist() == data.load("val").source.tokens.tolist()
     assert other.load("val").target.tokens.tolist() == data.load("val").target.tokens.tolist()
 
@@ -261,7 +261,7 @@ def test_rows_are_padded_at_the_end() -> None:
     assert batch.source.tolist() == [[a, END, PADDING, PADDING], [a, b, c, END]]
     assert batch.target.tolist() == [[BEGIN, x, y, END], [BEGIN, x, END, PADDING]]
     assert batch.indices.tolist() == [0, 1]
-    assert batch.share == 1.0
+    assert batch.loss_weight == 1.0
 
 
 def predicted(batch: TranslationBatch) -> int:
@@ -275,24 +275,26 @@ def test_parts_make_up_the_batch(world: int, indices: list[int]) -> None:
     data = build()
     split = data.load("train")
     parts = [data.batch(split, torch.tensor(indices), Processes(r, world)) for r in range(world)]
-    real = [part for part in parts if part.share]
+    real = [part for part in parts if part.loss_weight]
     assert sorted(i for part in real for i in part.indices.tolist()) == sorted(indices)
     assert len(real) == min(world, len(indices))
     # The others take part with something, so that their step is one of the same kind.
     assert all(len(part.source) == len(part.target) == len(part.indices) >= 1 for part in parts)
     # Each token's loss is any function of the token, here of its number.
     whole = data.batch(split, torch.tensor(indices), Processes())
-    assert whole.share == 1.0
+    assert whole.loss_weight == 1.0
 
     def mean(batch: TranslationBatch) -> float:
         tokens = batch.target[:, 1:][batch.target[:, 1:] != PADDING].double()
         return float(tokens.square().mean())
 
-    averaged = sum(part.share * mean(part) for part in parts) / world
+    averaged = sum(part.loss_weight * mean(part) for part in parts) / world
     assert averaged == pytest.approx(mean(whole), rel=1e-12)
-    assert sum(part.share for part in parts) == pytest.approx(world, rel=1e-12)
+    assert sum(part.loss_weight for part in parts) == pytest.approx(world, rel=1e-12)
     for part in real:
-        assert part.share == pytest.approx(world * predicted(part) / predicted(whole), rel=1e-12)
+        assert part.loss_weight == pytest.approx(
+            world * predicted(part) / predicted(whole), rel=1e-12
+        )
 
 
 def listed(blocks: Sequence[list[TranslationBatch]]) -> list[TranslationBatch]:

@@ -30,7 +30,11 @@ TRANSFORMER = (
     "trainer.max_epochs=2",
 )
 RUNS = {
-    "learned": (*AUTOENCODER, "attention.scale=learned"),
+    "learned": (
+        *AUTOENCODER,
+        *("model.norm=pre", "model.residual=true", "model.feed_forward=16"),
+        "attention.scale=learned",
+    ),
     "nap": (*AUTOENCODER, "attention.scale=nap"),
     "ngpt": (*TRANSFORMER, "attention.scale=ngpt"),
     "score_batchnorm": (*TRANSFORMER, "attention.scale=score_batchnorm"),

@@ -105,8 +105,8 @@ class Incomplete(NoneEquivalent):
         super().__init__()
         self.missing = missing
 
-    def optimizer_factors(self, d_k: int, rule: str) -> OptimizerFactors:
-        factors = super().optimizer_factors(d_k, rule)
+    def optimizer_factors(self, d_k: int, kind: str) -> OptimizerFactors:
+        factors = super().optimizer_factors(d_k, kind)
         return replace(factors, **dict.fromkeys(self.missing, 1.0))
 
 

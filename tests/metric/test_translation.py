@@ -57,11 +57,11 @@ def test_figures_do_not_depend_on_the_batches(size: int) -> None:
     logits, target = draw()
     found = figures(logits, target, size)
     losses = -logits.double().log_softmax(dim=-1)[torch.arange(N_TOKENS), target]
-    right = logits.argmax(dim=-1) == target
+    correct = logits.argmax(dim=-1) == target
     assert set(found) == {"loss", "perplexity", "accuracy", "count"}
     assert float(found["loss"]) == pytest.approx(float(losses.mean()), rel=1e-6)
     assert float(found["perplexity"]) == pytest.approx(math.exp(float(losses.mean())), rel=1e-6)
-    assert float(found["accuracy"]) == pytest.approx(int(right.sum()) / N_TOKENS, rel=1e-12)
+    assert float(found["accuracy"]) == pytest.approx(int(correct.sum()) / N_TOKENS, rel=1e-12)
     assert float(found["count"]) == N_TOKENS
 
 
@@ -99,7 +99,7 @@ def test_a_model_that_guesses_has_the_vocabulary_as_perplexity() -> None:
 def test_parts_add_up_over_processes() -> None:
     # What is summed over processes are the sums themselves, not the means.
     metric = TokenFigures()
-    assert set(metric._reductions) == {"nll", "right", "count"}
+    assert set(metric._reductions) == {"nll", "correct", "count"}
     for reduce in metric._reductions.values():
         assert callable(reduce)
         assert float(reduce(torch.tensor([1.0, 2.0, 4.0]))) == 7.0

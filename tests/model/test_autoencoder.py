@@ -7,8 +7,13 @@ from jaxtyping import TypeCheckError
 from torch import Tensor
 from torch.nn import functional
 
-from attnscale.attention import MultiHeadAttention, attentions, choose_scale, padding_keep
-from attnscale.attention.dropout import Dropout
+from attnscale.attention import (
+    Dropout,
+    MultiHeadAttention,
+    attentions,
+    choose_scale,
+    padding_keep,
+)
 from attnscale.attention.scale import SoftCap
 from attnscale.model.autoencoder import AttentionAutoencoder
 from tests.support.models import AnyScale, autoencoder
@@ -106,7 +111,7 @@ def test_residual_norm_and_feed_forward(
         sublayers = ["attention"] if feed_forward is None else ["attention", "feed_forward"]
         for name in sublayers:
             path = f"layers.{i}.{name}"
-            before = normed(wanted, f"{path}_norm") if norm == "pre" else wanted
+            before = normed(wanted, f"{path}_residual.norm") if norm == "pre" else wanted
             if name == "attention":
                 update = model.get_submodule(path)(before)
             else:
@@ -115,7 +120,7 @@ def test_residual_norm_and_feed_forward(
                 update = outer + weights[f"{path}.outer.bias"]
             wanted = wanted + update if residual else update
             if norm == "post":
-                wanted = normed(wanted, f"{path}_norm")
+                wanted = normed(wanted, f"{path}_residual.norm")
     torch.testing.assert_close(model(x), wanted, rtol=1e-9, atol=1e-11)
 
 
@@ -136,7 +141,7 @@ def test_dropout_acts_in_training_only() -> None:
     model = build(dropout=0.5, feed_forward=D_HIDDEN)
     x = inputs(torch.float32)
     assert [module.dropout for module in attentions(model).values()] == [0.5]
-    assert [module.p for module in model.modules() if isinstance(module, Dropout)] == [0.5]
+    assert [m.p for m in model.modules() if isinstance(m, Dropout) and m.p] == [0.5]
     assert not torch.allclose(model(x), model(x))
     model.eval()
     assert torch.equal(model(x), model(x))

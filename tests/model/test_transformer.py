@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnscale.attention import SCALES, Attended, MultiHeadAttention, attentions, tapped
-from attnscale.attention.dropout import Dropout
+from attnscale.attention import SCALES, Attended, Dropout, MultiHeadAttention, attentions, tapped
 from attnscale.model.embedding import sinusoids
 from attnscale.model.transformer import STACK_NORMS, Transformer
 from tests.support.models import transformer
@@ -267,8 +266,8 @@ def test_where_the_norms_are(norm: str) -> None:
     hidden = model.decode(target, memory, keep)
     causal = torch.ones(TARGET, TARGET, dtype=torch.bool).tril()
 
-    def sublayer(around: nn.Module, x: Tensor, apply: Any) -> Tensor:
-        layer_norm = around.get_submodule("norm")
+    def sublayer(residual: nn.Module, x: Tensor, apply: Any) -> Tensor:
+        layer_norm = residual.get_submodule("norm")
         normed: Tensor = x + apply(layer_norm(x)) if norm == "pre" else layer_norm(x + apply(x))
         return normed
 
@@ -277,20 +276,20 @@ def test_where_the_norms_are(norm: str) -> None:
 
     x = model.source_embedding(source)
     layer = model.encoder[0]
-    x = sublayer(layer.get_submodule("self_around"), x, attention(layer, "self"))
-    around, forward = (layer.get_submodule(f"feed_forward{end}") for end in ("_around", ""))
-    x = sublayer(around, x, forward)
+    x = sublayer(layer.get_submodule("self_residual"), x, attention(layer, "self"))
+    residual, forward = (layer.get_submodule(f"feed_forward{end}") for end in ("_residual", ""))
+    x = sublayer(residual, x, forward)
     wanted_memory = model.encoder_norm(x) if norm == "pre" else x
     torch.testing.assert_close(memory, wanted_memory, rtol=0.0, atol=1e-12)
 
     y = model.target_embedding(target)
     layer = model.decoder[0]
-    y = sublayer(layer.get_submodule("self_around"), y, attention(layer, "self", keep=causal))
+    y = sublayer(layer.get_submodule("self_residual"), y, attention(layer, "self", keep=causal))
     y = sublayer(
-        layer.get_submodule("cross_around"), y, attention(layer, "cross", source=wanted_memory)
+        layer.get_submodule("cross_residual"), y, attention(layer, "cross", source=wanted_memory)
     )
-    around, forward = (layer.get_submodule(f"feed_forward{end}") for end in ("_around", ""))
-    y = sublayer(around, y, forward)
+    residual, forward = (layer.get_submodule(f"feed_forward{end}") for end in ("_residual", ""))
+    y = sublayer(residual, y, forward)
     torch.testing.assert_close(
         hidden, model.decoder_norm(y) if norm == "pre" else y, rtol=0.0, atol=1e-12
     )

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from attnscale.attention import SCALES, MultiHeadAttention, attentions, choose_scale
-from attnscale.task.groups import adjust, named_groups, parameter_groups, rule_of
+from attnscale.task.groups import adjust, kind_of, named_groups, parameter_groups
 from tests.support import models
 
 D_K = 16
@@ -79,7 +79,7 @@ def sgd(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
 
 @pytest.mark.parametrize("build", [autoencoder, transformer])
 @pytest.mark.parametrize(
-    ("make", "rule", "numbers"),
+    ("make", "kind", "numbers"),
     [
         (adam, "adam", {"lr": LR * C, "eps": EPS / C, "weight_decay": DECAY / C**2}),
         (adamw, "adamw", {"lr": LR * C, "eps": EPS / C, "weight_decay": DECAY / C}),
@@ -88,11 +88,11 @@ def sgd(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     ],
 )
 def test_the_control_has_its_own_numbers(
-    build: Any, make: Any, rule: str, numbers: dict[str, float]
+    build: Any, make: Any, kind: str, numbers: dict[str, float]
 ) -> None:
     model = build("none_equiv")
     optimizer = make(parameter_groups(model))
-    assert rule_of(optimizer) == rule
+    assert kind_of(optimizer) == kind
     assert adjust(optimizer)
     queries = {id(p) for attention in attentions(model).values() for p in attention.q.parameters()}
     usual = {name: {"lr": LR, "eps": EPS, "weight_decay": DECAY}[name] for name in numbers}
@@ -131,7 +131,7 @@ def test_each_attention_has_the_factors_of_its_own_size() -> None:
 )
 def test_the_control_refuses_other_optimizers(kind: Any) -> None:
     optimizer = kind(parameter_groups(autoencoder("none_equiv")), lr=LR)
-    assert rule_of(optimizer) == kind.__name__
+    assert kind_of(optimizer) == kind.__name__
     with pytest.raises(
         ValueError,
         match=rf"attention\.scale=none_equiv: .*'{kind.__name__}'; allowed are adam, adamw and sgd",

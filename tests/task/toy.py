@@ -45,7 +45,7 @@ def task(**changed: Any) -> Toy:
         model=nn.Linear(D_MODEL, D_MODEL, bias=False),
         make_optimizer=lambda groups: torch.optim.SGD(groups, lr=RATE),
         settings=settings(**changed),
-        record={},
+        checkpoint_values={},
     )
 
 

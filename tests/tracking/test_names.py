@@ -6,8 +6,8 @@ from mlflow.entities import Param
 from mlflow.utils import validation
 
 from attnscale.tracking.names import (
-    LONGEST_NAME,
-    LONGEST_VALUE,
+    MAX_NAME_LENGTH,
+    MAX_VALUE_LENGTH,
     flatten,
     parameters,
     safe_name,
@@ -98,7 +98,7 @@ def test_mlflow_takes_every_name(name: str) -> None:
     safe = safe_name(name)
     validation._validate_metric_name(safe)  # type: ignore[no-untyped-call]
     assert safe.isascii()
-    assert 1 <= len(safe) <= LONGEST_NAME <= validation.MAX_ENTITY_KEY_LENGTH
+    assert 1 <= len(safe) <= MAX_NAME_LENGTH <= validation.MAX_ENTITY_KEY_LENGTH
 
 
 def test_different_names_stay_different() -> None:
@@ -147,15 +147,24 @@ def test_lists_and_mappings_in_them_are_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "length", [0, 1, LONGEST_VALUE - 1, LONGEST_VALUE, LONGEST_VALUE + 1, 2 * LONGEST_VALUE, 20000]
+    "length",
+    [
+        0,
+        1,
+        MAX_VALUE_LENGTH - 1,
+        MAX_VALUE_LENGTH,
+        MAX_VALUE_LENGTH + 1,
+        2 * MAX_VALUE_LENGTH,
+        20000,
+    ],
 )
 def test_a_long_value_is_kept_whole(length: int) -> None:
     text = "".join(chr(ord("a") + i % 26) for i in range(length))
     made = parameters({"a": {"b": text}, "c": 1})
-    n_parts = max(1, math.ceil(length / LONGEST_VALUE))
+    n_parts = max(1, math.ceil(length / MAX_VALUE_LENGTH))
     assert list(made) == ["a.b", *(f"a.b/{part}" for part in range(2, n_parts + 1)), "c"]
     assert "".join(value for name, value in made.items() if name != "c") == text
-    assert LONGEST_VALUE <= validation.MAX_PARAM_VAL_LENGTH
+    assert MAX_VALUE_LENGTH <= validation.MAX_PARAM_VAL_LENGTH
     for name, value in made.items():
         checked = validation._validate_param(name, value)  # type: ignore[no-untyped-call]
         assert checked == Param(name, value)
@@ -168,11 +177,11 @@ def test_the_keys_of_parameters_are_safe() -> None:
 def test_different_keys_stay_different_parameters() -> None:
     made = parameters({"a.b": 1, "a": {"b": 2}})
     assert sorted(made.values()) == ["1", "2"]
-    made = parameters({"a": "x" * (LONGEST_VALUE + 1), "a/2": "other"})
-    assert sorted(made.values(), key=len) == ["x", "other", "x" * LONGEST_VALUE]
+    made = parameters({"a": "x" * (MAX_VALUE_LENGTH + 1), "a/2": "other"})
+    assert sorted(made.values(), key=len) == ["x", "other", "x" * MAX_VALUE_LENGTH]
 
 
 def test_a_long_key_with_a_long_value() -> None:
-    made = parameters({"k" * LONGEST_NAME: "x" * (2 * LONGEST_VALUE)})
+    made = parameters({"k" * MAX_NAME_LENGTH: "x" * (2 * MAX_VALUE_LENGTH)})
     assert len(made) == 2
-    assert all(len(name) <= LONGEST_NAME for name in made)
+    assert all(len(name) <= MAX_NAME_LENGTH for name in made)

@@ -1,6 +1,7 @@
-"""The seam: where q and k become logits."""
+"""The seam, where q and k become logits; ``stats`` says what comes of it."""
 
 from attnscale.attention.core import BACKENDS, Attended, attend
+from attnscale.attention.dropout import Dropout
 from attnscale.attention.masks import causal_keep, combine, padding_keep
 from attnscale.attention.module import AttentionMaker, KeyValueCache, MultiHeadAttention
 from attnscale.attention.scale import (
@@ -8,6 +9,7 @@ from attnscale.attention.scale import (
     Moments,
     Scale,
     ScaleFactory,
+    all_options,
     choose_scale,
     name_of,
     scores_of,
@@ -19,11 +21,13 @@ __all__ = [
     "SCALES",
     "Attended",
     "AttentionMaker",
+    "Dropout",
     "KeyValueCache",
     "Moments",
     "MultiHeadAttention",
     "Scale",
     "ScaleFactory",
+    "all_options",
     "attend",
     "attentions",
     "causal_keep",

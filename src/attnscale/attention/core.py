@@ -148,9 +148,9 @@ def attend(
         >>> q, k, v = (torch.randn(2, 4, 10, 64) for _ in range(3))
         >>> attend(q, k, v, scale="sqrt").shape       # logits with standard deviation 1
         torch.Size([2, 4, 10, 64])
-        >>> seen = []
-        >>> _ = attend(q, k, v, scale="none", tap=seen.append)
-        >>> bool(seen[0].logits().std() > 7)          # about √64 = 8: most rows pick one key
+        >>> calls = []
+        >>> _ = attend(q, k, v, scale="none", tap=calls.append)
+        >>> bool(calls[0].logits().std() > 7)         # about √64 = 8: most rows pick one key
         True
 
     Args:

@@ -8,7 +8,7 @@ are below p · 2¹⁶, so p is met to within 2⁻¹⁷. Elsewhere, and where p i
 dropout.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,33 +17,33 @@ from torch.nn import functional
 LANES, RANGE = 4, 2**16
 
 
-def _kept(x: Tensor, p: float) -> Tensor:
+def _mask(x: Tensor, p: float) -> Tensor:
     """Return 0 with probability p, else 1, for each element of x and in its type."""
     n = x.numel()
     bits = torch.empty((n + LANES - 1) // LANES, dtype=torch.int64)
     bits.random_(torch.iinfo(torch.int64).min, None)  # all 64 bits
     lanes = bits.view(torch.int16)[:n].view(x.shape)
-    kept = torch.empty_like(x, memory_format=torch.contiguous_format)
+    mask = torch.empty_like(x, memory_format=torch.contiguous_format)
     # Straight into numbers: a mask of booleans costs several times as much to make and to use.
-    return torch.ge(lanes, round(p * RANGE) - RANGE // 2, out=kept)
+    return torch.ge(lanes, round(p * RANGE) - RANGE // 2, out=mask)
 
 
 class _Dropout(torch.autograd.Function):
-    """Keeps what was kept, as 0 and 1, and nothing else for the way back."""
+    """Keeps the mask, as 0 and 1, and nothing else for the way back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
         """Drop and rescale."""
-        kept = _kept(x, p)
-        ctx.save_for_backward(kept)
+        mask = _mask(x, p)
+        ctx.save_for_backward(mask)
         ctx.scale = 1.0 / (1.0 - p)
-        return (x * kept).mul_(ctx.scale)
+        return (x * mask).mul_(ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         """Send back what was kept, with the same factor."""
-        (kept,) = ctx.saved_tensors
-        return (gradients[0] * kept).mul_(ctx.scale), None
+        (mask,) = ctx.saved_tensors
+        return (gradients[0] * mask).mul_(ctx.scale), None
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
@@ -52,8 +52,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return functional.dropout(x, p)
-    made: Tensor = _Dropout.apply(x, p)  # type: ignore[no-untyped-call]
-    return made
+    return cast(Tensor, _Dropout.apply(x, p))  # type: ignore[no-untyped-call]
 
 
 class Dropout(nn.Module):

@@ -36,20 +36,20 @@ def causal_keep(
 
 
 def combine(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | None:
-    """Keep what every given mask keeps; None keeps everything."""
-    kept: Tensor | None = None
+    """Keep what every mask keeps; None keeps everything."""
+    keep: Tensor | None = None
     for mask in masks:
         if mask is not None:
-            kept = mask if kept is None else kept & mask
-    return kept
+            keep = mask if keep is None else keep & mask
+    return keep
 
 
 def kept_count(keep: Bool[Tensor, "..."] | None, n_keys: int) -> Float[Tensor, "..."] | float:
     """Return the number of kept keys of each row, broadcastable to (batch, head, query, 1)."""
     if keep is None:
         return float(n_keys)
-    counted = keep.sum(dim=-1, keepdim=True)
-    return (counted if keep.shape[-1] == n_keys else counted * n_keys).float()
+    count = keep.sum(dim=-1, keepdim=True)
+    return (count if keep.shape[-1] == n_keys else count * n_keys).float()
 
 
 def softmax_over_kept(

@@ -52,7 +52,7 @@ class MultiHeadAttention(nn.Module):
         >>> from attnscale.attention import MultiHeadAttention, padding_keep
         >>> attention = MultiHeadAttention(d_model=32, n_heads=2, d_k=16, d_v=16, scale="none")
         >>> x, keep = torch.randn(3, 7, 32), padding_keep(torch.tensor([7, 5, 2]), 7)
-        >>> attention.tap = lambda seen: print(tuple(seen.logits().shape))
+        >>> attention.tap = lambda call: print(tuple(call.logits().shape))
         >>> attention(x, keep=keep).shape
         (3, 2, 7, 7)
         torch.Size([3, 7, 32])
@@ -121,15 +121,21 @@ class MultiHeadAttention(nn.Module):
         if backend == "fused":
             choose_backend(backend, scale, 1, torch.device("cpu"))
         self.tap: Tap | None = None
-        self.fold()
+        self._fold()
 
     @torch.no_grad()
-    def fold(self) -> None:
+    def _fold(self) -> None:
         """Multiply the newly initialised W_q and its bias by the scale's gain, if it has one."""
         gain = self.scale.init_gain(self.d_k)
         if gain != 1.0:
             for parameter in self.q.parameters():
                 parameter.mul_(gain)
+
+    def reset_parameters(self, init: Callable[[nn.Linear], None]) -> None:
+        """Initialise the projections anew, with the scale's gain on top."""
+        for layer in (self.q, self.k, self.v, self.o):
+            init(layer)
+        self._fold()
 
     def projections(self) -> dict[str, list[nn.Parameter]]:
         """Return the parameters of the q, k, v and o projections, weights first."""
@@ -161,7 +167,7 @@ class MultiHeadAttention(nn.Module):
         return k, v
 
     def _informed(self, tap: Tap, source: Tensor) -> Tap:
-        """Return a tap that is also told what only this module knows."""
+        """Return a tap that also receives what only this module knows."""
         x = source.detach()
 
         def receive(attended: Attended) -> None:
@@ -182,7 +188,7 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             query: Where the queries come from.
-            source: Where keys and values come from; ``query`` if not given.
+            source: Where keys and values come from; ``query`` if None.
             keep: True where a key may be attended; broadcastable to (batch, head, query, key).
             causal: Hide the keys after each query.
             cache: Keys and values of earlier calls, for decoding step by step; it is updated.

@@ -27,10 +27,10 @@ def tapped(model: nn.Module, receive: Callable[[str, Attended], None]) -> Iterat
     Raises:
         ValueError: If the model has no attention to tap.
     """
-    found = attentions(model)
-    if not found:
+    modules = attentions(model)
+    if not modules:
         raise ValueError("the model has no MultiHeadAttention to tap")
-    before = {path: module.tap for path, module in found.items()}
+    before = {path: module.tap for path, module in modules.items()}
 
     def both(path: str, attended: Attended) -> None:
         outer = before[path]
@@ -38,10 +38,10 @@ def tapped(model: nn.Module, receive: Callable[[str, Attended], None]) -> Iterat
             outer(attended)
         receive(path, attended)
 
-    for path, module in found.items():
+    for path, module in modules.items():
         module.tap = lambda attended, path=path: both(path, attended)
     try:
         yield
     finally:
-        for path, module in found.items():
+        for path, module in modules.items():
             module.tap = before[path]

@@ -1,1 +1,1 @@
-"""What watches a run: curves, checkpoints, progress."""
+"""What watches a run: curves, gradients, attentions and their pictures, checkpoints, progress."""

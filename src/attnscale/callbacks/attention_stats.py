@@ -27,18 +27,18 @@ from attnscale.attention.stats import (
 from attnscale.task.callback import StepCallback
 from attnscale.task.loop import Receiver
 
-LEAST_SAMPLES = 15
-LONGEST_STRIDE = 100
+MIN_SAMPLES = 15
+MAX_STRIDE = 100
 """Left to itself, a run has at least this many samples, and one per so many steps."""
 
 AT_VALIDATION = "spectral_qk"
 PREDICTED = "logit_std_predicted"
-LARGEST = ("logit_max", "logit_gap")
+MAX_OVER_HEADS = ("logit_max", "logit_gap")
 """Statistics of which a layer's figure is that of its largest head."""
 
-BLOCK = 16
+READ_BACK_STEPS = 16
 
-MOST_TOGETHER = 2**22
+MAX_ENTRIES = 2**22
 """Entries of the score matrices of attentions that are measured together."""
 
 Listener = Callable[[int, str, dict[str, list[float]]], None]
@@ -49,11 +49,11 @@ def stride(every: int | None, total: int | None) -> int:
     """Return the steps between samples: ``every``, or what the run's length suggests."""
     if every is not None:
         return every
-    return LONGEST_STRIDE if total is None else max(1, min(LONGEST_STRIDE, total // LEAST_SAMPLES))
+    return MAX_STRIDE if total is None else max(1, min(MAX_STRIDE, total // MIN_SAMPLES))
 
 
-class Seen(NamedTuple):
-    """One attention at one step: what its tap showed, and which queries are real."""
+class Observation(NamedTuple):
+    """One attention at one step: what its tap received, and which queries are real."""
 
     step: int
     path: str
@@ -61,7 +61,7 @@ class Seen(NamedTuple):
     real: Tensor | None
 
 
-class Kept(NamedTuple):
+class Reading(NamedTuple):
     """Figures of one attention that were not read back yet: (name, head), and rows per head."""
 
     step: int
@@ -77,21 +77,21 @@ def _same(one: Tensor | None, other: Tensor | None) -> bool:
     return one is other or (one.shape == other.shape and torch.equal(one, other))
 
 
-def alike(seen: Sequence[Seen]) -> list[list[Seen]]:
+def alike(observations: Sequence[Observation]) -> list[list[Observation]]:
     """Group attentions of one step that can be measured together, as if they were one.
 
     They have the same shapes, mode, mask (without an axis of heads) and real queries. Where the
     score matrices are large, so that starting an operation is not what it costs, each stays alone:
     a group's are in memory at once.
     """
-    groups: list[list[Seen]] = []
-    for one in seen:
+    groups: list[list[Observation]] = []
+    for one in observations:
         a = one.attended
         size = a.q[..., 0].numel() * a.k.shape[2]
         for group in groups:
             b = group[0].attended
             if (
-                (len(group) + 1) * size <= MOST_TOGETHER
+                (len(group) + 1) * size <= MAX_ENTRIES
                 and type(a.scale) is type(b.scale)
                 and (a.q.shape, a.k.shape, a.q.dtype) == (b.q.shape, b.k.shape, b.q.dtype)
                 and (None if a.x is None else a.x.shape) == (None if b.x is None else b.x.shape)
@@ -139,8 +139,8 @@ class AttentionStats(StepCallback):
             )
         self.every, self.heads_every, self.names = every, heads_every, names
         self.steps_between = self.steps_between_heads = 1
-        self.seen: list[Seen] = []
-        self.kept: list[Kept] = []
+        self.observations: list[Observation] = []
+        self.readings: list[Reading] = []
         self.listeners: list[Listener] = []
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -158,31 +158,31 @@ class AttentionStats(StepCallback):
         if step % self.steps_between or not loop.starts_a_step:
             return None
 
-        self.seen = []
+        self.observations = []
 
         def receive(path: str, attended: Attended) -> None:
             real = self.module.real_queries(attended.queries, batch)
-            self.seen.append(Seen(step, path, attended, real))
+            self.observations.append(Observation(step, path, attended, real))
 
         return receive
 
     def before_step(self) -> None:
-        """Measure what the forward pass showed, before the weights change."""
-        seen, self.seen = self.seen, []
-        measured = [entry for group in alike(seen) for entry in self.sample(group)]
-        order = {one.path: place for place, one in enumerate(seen)}
-        self.kept += sorted(measured, key=lambda entry: order[entry.path])
+        """Measure what the taps received, before the weights change."""
+        observations, self.observations = self.observations, []
+        readings = [reading for group in alike(observations) for reading in self.sample(group)]
+        order = {one.path: place for place, one in enumerate(observations)}
+        self.readings += sorted(readings, key=lambda reading: order[reading.path])
 
     def after_step(self) -> None:
         """Read back: at once where samples are rare, else in blocks."""
-        if not self.kept:
+        if not self.readings:
             return
-        steps = len({entry.step for entry in self.kept})
-        if steps and (self.steps_between >= BLOCK or steps >= BLOCK):
+        steps = len({reading.step for reading in self.readings})
+        if steps and (self.steps_between >= READ_BACK_STEPS or steps >= READ_BACK_STEPS):
             self.read_back()
 
     @torch.no_grad()
-    def sample(self, group: Sequence[Seen]) -> list[Kept]:
+    def sample(self, group: Sequence[Observation]) -> list[Reading]:
         """Measure attentions that are alike; the figures stay tensors until they are read back."""
         attended, real = [one.attended for one in group], group[0].real
         softmax = attended[0].scale.is_softmax
@@ -195,22 +195,22 @@ class AttentionStats(StepCallback):
         if len(attended[0].q) == 0:
             # A process may have no example of a batch; it takes part in the reading back.
             table = attended[0].q.new_zeros(len(labels), attended[0].q.shape[1]).float()
-            return [Kept(one.step, one.path, labels, table, table[0]) for one in group]
+            return [Reading(one.step, one.path, labels, table, table[0]) for one in group]
         sample = sample_of(attended, real)
-        found = measure(sample, names)
+        statistics = measure(sample, names)
         count = sample.rows.count.float()
         some = bool((count > 0).any())
         predicted = predicted_stds(sample, attended) if some else [0.0] * len(group)
-        together = torch.stack([*found.values(), count]).float().chunk(len(group), dim=1)
+        together = torch.stack([*statistics.values(), count]).float().chunk(len(group), dim=1)
         return [
-            Kept(
+            Reading(
                 one.step,
                 one.path,
                 labels,
-                torch.cat([table[:-1], torch.full_like(table[:1], deviation)]),
+                torch.cat([table[:-1], torch.full_like(table[:1], std)]),
                 table[-1],
             )
-            for one, table, deviation in zip(group, together, predicted, strict=True)
+            for one, table, std in zip(group, together, predicted, strict=True)
         ]
 
     # --- reading back ---
@@ -224,27 +224,27 @@ class AttentionStats(StepCallback):
         return (tables * weights[:, None]).sum(dim=0)
 
     def read_back(self, *, together: bool = True) -> None:
-        """Turn kept tensors into points, and tell the listeners.
+        """Turn the readings into points, and hand them to the listeners.
 
         Args:
             together: Whether all processes read back now.
         """
-        kept, self.kept = self.kept, []
-        if not kept:
+        readings, self.readings = self.readings, []
+        if not readings:
             return
         module = self.module
-        for step, path, names, own, count in kept:
+        for step, path, names, own, count in readings:
             table = own
             if together and module.trainer.world_size > 1:
-                largest = [i for i, name in enumerate(names) if name in LARGEST]
+                largest = [i for i, name in enumerate(names) if name in MAX_OVER_HEADS]
                 table = self._together(own, count)
                 if largest:
                     # A process without any row has no largest value.
                     some = torch.where(count > 0, own[largest], -torch.inf)
                     gathered = module.all_gather(some)
                     assert isinstance(gathered, Tensor)
-                    most = gathered.amax(dim=0)
-                    table[largest] = torch.where(most == -torch.inf, 0.0, most)
+                    maxima = gathered.amax(dim=0)
+                    table[largest] = torch.where(maxima == -torch.inf, 0.0, maxima)
             values = dict(zip(names, table.tolist(), strict=True))
             for listener in self.listeners:
                 listener(step, path, values)
@@ -252,19 +252,19 @@ class AttentionStats(StepCallback):
 
     def figures(self, path: str, values: dict[str, list[float]], step: int) -> dict[str, float]:
         """Return the points of one attention at one step."""
-        made: dict[str, float] = {}
+        figures: dict[str, float] = {}
         for name, heads in values.items():
-            joined = max(heads) if name in LARGEST else sum(heads) / len(heads)
-            made[f"attention/{path}/{name}"] = joined
+            joined = max(heads) if name in MAX_OVER_HEADS else sum(heads) / len(heads)
+            figures[f"attention/{path}/{name}"] = joined
         each = self.heads_every != 0 and step % self.steps_between_heads == 0
         if each and len(next(iter(values.values()))) > 1:
-            made |= {
+            figures |= {
                 f"attention/{path}/head{head}/{name}": value
                 for name, heads in values.items()
                 if name != PREDICTED
                 for head, value in enumerate(heads)
             }
-        return made
+        return figures
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Read back, and take the spectral norms."""
@@ -278,7 +278,7 @@ class AttentionStats(StepCallback):
                 norms = spectral_norm(
                     attention.q.weight.float(), attention.k.weight.float(), attention.n_heads
                 )
-            figures = self.figures(path, {AT_VALIDATION: norms.tolist()}, 0)
+            figures = self.figures(path, {AT_VALIDATION: norms.tolist()}, step=0)
             self.module.write(figures, trainer.global_step)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

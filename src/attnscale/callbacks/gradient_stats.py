@@ -84,14 +84,9 @@ class GradientStats(StepCallback):
             self.module.write({"grad_norm/skipped": skipped}, self.step)
         if not self.before:
             return
-        moved = dict(
-            zip(
-                map(id, self.groups["total"]),
-                torch._foreach_sub([p.detach() for p in self.groups["total"]], self.before),
-                strict=True,
-            )
-        )
-        old = dict(zip(map(id, self.groups["total"]), self.before, strict=True))
+        ids = [id(p) for p in self.groups["total"]]
+        changes = torch._foreach_sub([p.detach() for p in self.groups["total"]], self.before)
+        moved, old = (dict(zip(ids, tensors, strict=True)) for tensors in (changes, self.before))
         for name, parameters in self.groups.items():
             change = _norm([moved[id(p)] for p in parameters])
             size = _norm([old[id(p)] for p in parameters])

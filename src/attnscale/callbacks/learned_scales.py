@@ -23,7 +23,7 @@ class LearnedScales(TaskCallback):
         """
         self.per_head = per_head
 
-    def record(self, step: int) -> None:
+    def write(self, step: int) -> None:
         """Write the learned scales as they are now."""
         figures: dict[str, float] = {}
         for path, attention in attentions(self.module.model).items():
@@ -42,9 +42,9 @@ class LearnedScales(TaskCallback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record the start."""
-        self.record(trainer.global_step)
+        self.write(trainer.global_step)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record at each validation."""
         if trainer.state.fn == "fit":
-            self.record(trainer.global_step)
+            self.write(trainer.global_step)

@@ -111,10 +111,10 @@ class Pictures(TaskCallback):
     def _arrays(self, path: str, attended: Attended) -> dict[str, Any]:
         real = self.module.real_queries(attended.queries, self.batch)
         keep, rows = counted_rows(attended, real)
-        logits, kept = attended.logits(), keep & rows[..., None]
+        logits, pairs = attended.logits(), keep & rows[..., None]
         n = keep.sum(dim=-1, keepdim=True).clamp_min(1)
         mean = logits.masked_fill(~keep, 0.0).sum(dim=-1, keepdim=True) / n
-        centred = (logits - mean)[kept].float().cpu().numpy()
+        centred = (logits - mean)[pairs].float().cpu().numpy()
         centred = centred[np.isfinite(centred)]
         bound = max(float(np.abs(centred).max()) if centred.size else 1.0, 1e-6)
         counts, edges = np.histogram(centred, BINS, range=(-bound, bound))

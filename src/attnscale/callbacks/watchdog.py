@@ -5,7 +5,7 @@
     dead rows          live_rows of a head below a bound: the softmax no longer moves
     not finite         a statistic, a gradient or the loss is NaN or infinite: the run has diverged
 
-Each trouble is told once per head, on the screen and as a tag of the run. A trouble that is not
+Each trouble is named once per head, on the screen and as a tag of the run. A trouble that is not
 about finiteness ends nothing: sharp attention can be right. The bounds are proposals, not published
 figures.
 """
@@ -20,7 +20,7 @@ from attnscale.task.callback import TaskCallback
 
 log = logging.getLogger(__name__)
 
-MOST_ALARMS = 40
+MAX_ALARMS = 40
 """Alarms that are written down; a sick model of many heads has hundreds."""
 
 
@@ -30,28 +30,28 @@ class Watchdog(TaskCallback):
     def __init__(
         self,
         *,
-        least_entropy_norm: float | None,
-        largest_logit: float | None,
-        least_live_rows: float | None,
+        min_entropy_norm: float | None,
+        max_logit: float | None,
+        min_live_rows: float | None,
         stop: bool,
     ) -> None:
         """Set the bounds; None switches one off.
 
         Args:
-            least_entropy_norm: Of a head, 0 to 1.
-            largest_logit: Of a head, before the mask.
-            least_live_rows: Share of rows of a head, 0 to 1.
+            min_entropy_norm: Of a head, 0 to 1.
+            max_logit: Of a head, before the mask.
+            min_live_rows: Share of rows of a head, 0 to 1.
             stop: Whether a run ends as soon as a figure is not finite.
         """
         self.bounds: dict[str, tuple[str, float, bool]] = {}
-        if least_entropy_norm is not None:
-            self.bounds["entropy_norm"] = ("entropy collapse", least_entropy_norm, False)
-        if largest_logit is not None:
-            self.bounds["logit_max"] = ("large logits", largest_logit, True)
-        if least_live_rows is not None:
-            self.bounds["live_rows"] = ("dead rows", least_live_rows, False)
+        if min_entropy_norm is not None:
+            self.bounds["entropy_norm"] = ("entropy collapse", min_entropy_norm, False)
+        if max_logit is not None:
+            self.bounds["logit_max"] = ("large logits", max_logit, True)
+        if min_live_rows is not None:
+            self.bounds["live_rows"] = ("dead rows", min_live_rows, False)
         self.stop = stop
-        self.told: set[tuple[str, str, int]] = set()
+        self.alarmed: set[tuple[str, str, int]] = set()
         self.alarms: list[str] = []
         self.written = 0
 
@@ -75,9 +75,9 @@ class Watchdog(TaskCallback):
             for head, value in enumerate(values.get(name, ())):
                 bad = value > bound if above else value < bound
                 key = (path, trouble, head)
-                if not bad or key in self.told:
+                if not bad or key in self.alarmed:
                     continue
-                self.told.add(key)
+                self.alarmed.add(key)
                 sign = "above" if above else "below"
                 self.alarm(
                     f"{trouble}: {path} head {head} at step {step}, {name} {value:.4g} {sign} "
@@ -86,7 +86,7 @@ class Watchdog(TaskCallback):
 
     def alarm(self, text: str) -> None:
         """Write an alarm to the screen and to the run."""
-        if len(self.alarms) == MOST_ALARMS:
+        if len(self.alarms) == MAX_ALARMS:
             return
         self.alarms.append(text)
         if not self.module.trainer.is_global_zero:

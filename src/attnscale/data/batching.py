@@ -23,7 +23,7 @@ class Processes:
     rank: int = 0
     world: int = 1
 
-    def share(self, indices: Tensor) -> Tensor:
+    def part(self, indices: Tensor) -> Tensor:
         """Return this process's part of a batch: every ``world``-th example."""
         return indices if self.world == 1 else indices[self.rank :: self.world]
 

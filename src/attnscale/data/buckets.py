@@ -36,15 +36,15 @@ def by_sentences(lengths: Array, size: int, *, seed: int, epoch: int) -> list[Te
     return [torch.from_numpy(batches[i]) for i in generator.permutation(len(batches))]
 
 
-def by_tokens(lengths: Array, most: int, *, seed: int, epoch: int) -> list[Tensor]:
-    """Fill batches up to ``most`` tokens, padding counted.
+def by_tokens(lengths: Array, max_tokens: int, *, seed: int, epoch: int) -> list[Tensor]:
+    """Fill batches up to ``max_tokens`` tokens, padding counted.
 
     Examples are sorted by length and shuffled among those of equal length, so that where batches
     end does not depend on the epoch, and their number neither.
 
     Args:
         lengths: Length of each example, the longer of source and target.
-        most: Tokens of a batch: sentences × the longest of them.
+        max_tokens: Tokens of a batch: sentences × the longest of them.
         seed: Seed of the run.
         epoch: Epoch, from 0.
     """
@@ -54,7 +54,7 @@ def by_tokens(lengths: Array, most: int, *, seed: int, epoch: int) -> list[Tenso
     batches, start = [], 0
     for position, index in enumerate(order):
         # Sorted, so that the newest example is the longest of its batch.
-        if position > start and (position - start + 1) * lengths[index] > most:
+        if position > start and (position - start + 1) * lengths[index] > max_tokens:
             batches.append(order[start:position])
             start = position
     if start < len(order):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-FEWEST_FOR_CORRELATION = 20
-LEAST_CORRELATION, CLEARLY_BETTER = 0.3, 0.2
+MIN_PAIRS = 20
+MIN_CORRELATION, CLEARLY_BETTER = 0.3, 0.2
 
 
 def decode_line(line: bytes, name: str, number: int) -> str:
@@ -86,7 +86,7 @@ def length_correlation(first: Sequence[str], second: Sequence[str], shift: int =
         a, b = a[:-shift], b[shift:]
     elif shift < 0:
         a, b = a[-shift:], b[:shift]
-    if len(a) < FEWEST_FOR_CORRELATION or a.std() == 0 or b.std() == 0:
+    if len(a) < MIN_PAIRS or a.std() == 0 or b.std() == 0:
         return None
     return float(np.corrcoef(a, b)[0, 1])
 
@@ -103,15 +103,15 @@ def shift_warning(first: Sequence[str], second: Sequence[str]) -> str | None:
         for part in range(parts):
             piece = slice(part * n // parts, (part + 1) * n // parts)
             a, b = first[piece], second[piece]
-            found = length_correlation(a, b)
-            if found is None:
+            aligned = length_correlation(a, b)
+            if aligned is None:
                 continue
-            beside = max(length_correlation(a, b, shift) or 0.0 for shift in (-1, 1))
-            if found < LEAST_CORRELATION or beside > found + CLEARLY_BETTER:
+            moved = max(length_correlation(a, b, shift) or 0.0 for shift in (-1, 1))
+            if aligned < MIN_CORRELATION or moved > aligned + CLEARLY_BETTER:
                 return (
                     f"lines {piece.start + 1} to {piece.stop}: lengths of source and target go "
-                    f"together with correlation {found:.2f}, and {beside:.2f} if one side is moved "
-                    "by a line; is a line missing or extra before?"
+                    f"together with correlation {aligned:.2f}, and {moved:.2f} if one side is "
+                    "moved by a line; is a line missing or extra before?"
                 )
     return None
 

@@ -22,12 +22,12 @@ class SequenceBatch(NamedTuple):
 
     Attributes:
         x: (batch, position, d_model).
-        share: Weight of this process's mean loss, so that the mean over processes is the mean over
+        loss_weight: Of this process's mean loss, so that the mean over processes is the mean over
             the whole batch: its number of sequences × processes ÷ sequences of all.
     """
 
     x: Tensor
-    share: float
+    loss_weight: float
 
 
 def draw(*, n: int, length: int, d_model: int, seed: int, split: str) -> Tensor:
@@ -109,7 +109,7 @@ class GaussianData(DataModule):
         processes, data = self._processes(), self.sets[split]
 
         def fetch(indices: Tensor) -> SequenceBatch:
-            part = processes.share(indices)
+            part = processes.part(indices)
             return SequenceBatch(data[part], len(part) * processes.world / len(indices))
 
         return fetch

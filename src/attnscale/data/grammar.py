@@ -191,8 +191,8 @@ def _written(text: str) -> str:
 
 def draw_pairs(n: int, seed: int) -> list[tuple[str, str]]:
     """Draw ``n`` pairs, no German sentence twice."""
-    grammar, seen = Grammar(seed), dict[str, str]()
-    while len(seen) < n:
+    grammar, pairs = Grammar(seed), dict[str, str]()
+    while len(pairs) < n:
         german, english = grammar.pair()
-        seen.setdefault(german, english)
-    return list(seen.items())
+        pairs.setdefault(german, english)
+    return list(pairs.items())

@@ -1,7 +1,7 @@
 """What a dataset owes: blocks of batches for training and evaluation, and what others ask of it.
 
-A batch is whatever the task understands, with a ``share``: the weight of this process's mean loss,
-so that the mean over processes is the mean over the whole batch. A subclass gives the loaders,
+A batch is whatever the task understands, with a ``loss_weight`` for this process's mean loss, so
+that the mean over processes is the mean over the whole batch. A subclass gives the loaders,
 :meth:`train_lengths` and :meth:`train_tokens`; the rest it gives where there is something to say.
 """
 
@@ -20,7 +20,7 @@ class Batch(Protocol):
     """What every batch knows of itself."""
 
     @property
-    def share(self) -> float:
+    def loss_weight(self) -> float:
         """Return the weight of this process's mean loss; 1 where it has the whole batch."""
 
 
@@ -108,12 +108,12 @@ class DataModule(pl.LightningDataModule):
         """Return the tokens of the training set that the loss is a mean over."""
         raise NotImplementedError
 
-    def record(self) -> dict[str, Any]:
+    def checkpoint_values(self) -> dict[str, Any]:
         """Return what a checkpoint must carry to be used: plain values."""
         return {}
 
-    def take_record(self, record: Mapping[str, Any]) -> None:
-        """Take up what :meth:`record` put into a checkpoint; called before :meth:`setup`."""
+    def take_checkpoint_values(self, values: Mapping[str, Any]) -> None:
+        """Take up :meth:`checkpoint_values` of a checkpoint; called before :meth:`setup`."""
 
     def examples(self, count: int) -> Any:
         """Return a batch of ``count`` fixed validation examples to look at, or None for none."""

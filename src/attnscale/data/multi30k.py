@@ -70,12 +70,12 @@ def download(address: str, path: Path, digest: str) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
+    size = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(address, headers={"Range": f"bytes={size}-"} if size else {})
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
             # A server that ignores the range sends the whole file again.
-            mode = "ab" if have and answer.status == 206 else "wb"
+            mode = "ab" if size and answer.status == 206 else "wb"
             with part.open(mode) as file:
                 while chunk := answer.read(CHUNK):
                     file.write(chunk)
@@ -108,7 +108,7 @@ class Multi30k(TranslationData):
             dir: A clone of multi30k/dataset, or a folder with ``train.de`` and so on; plain or
                 gzipped.
             form: "raw", "tok" (lower-cased, tokenised) or "auto" (raw where it is there).
-            address: Where the raw files can be downloaded from if ``dir`` is not given; None for
+            address: Where the raw files can be downloaded from if ``dir`` is null; None for
                 never.
             cache: Folder for downloaded files.
             rest: See :class:`TranslationData`.
@@ -138,12 +138,12 @@ class Multi30k(TranslationData):
         for form in ("raw", "tok") if self.form == "auto" else (self.form,):
             for layout in LAYOUTS[form]:
                 for name in self._names(split, form):
-                    found = [
+                    paths = [
                         find_file(folder / layout, f"{name}{SUFFIX[form]}.{language}")
                         for language in (self.source, self.target)
                     ]
-                    if found[0] is not None and found[1] is not None:
-                        return found[0], found[1]
+                    if paths[0] is not None and paths[1] is not None:
+                        return paths[0], paths[1]
         return None
 
     def _missing(self, split: str, reason: str) -> ValueError:
@@ -156,24 +156,24 @@ class Multi30k(TranslationData):
 
     def _downloaded(self, split: str) -> tuple[Path, Path]:
         names = [f"{split}.{language}.gz" for language in (self.source, self.target)]
-        kept = [self.cache / name for name in names]
+        paths = [self.cache / name for name in names]
         if self.address is None or not all(name in SHA256 for name in names):
-            if all(path.is_file() for path in kept):
-                return kept[0], kept[1]
+            if all(path.is_file() for path in paths):
+                return paths[0], paths[1]
             raise self._missing(split, "are not here, and data.address names no place to get them")
-        for name, path in zip(names, kept, strict=True):
+        for name, path in zip(names, paths, strict=True):
             try:
                 download(f"{self.address.rstrip('/')}/{name}", path, SHA256[name])
             except (OSError, HTTPException, ValueError) as error:
                 raise self._missing(split, f"could not be downloaded ({error})") from error
             log.info("data: %s is in %s", name, os.path.relpath(path))
-        return kept[0], kept[1]
+        return paths[0], paths[1]
 
     def pairs(self, split: str) -> tuple[list[str], list[str]]:
         """Read a split."""
         if self.folder is None:
             return read_pairs(*self._downloaded(split))
-        found = self._local(split, self.folder)
-        if found is None:
+        paths = self._local(split, self.folder)
+        if paths is None:
             raise self._missing(split, "are missing")
-        return read_pairs(*found)
+        return read_pairs(*paths)

@@ -51,8 +51,8 @@ class Packed:
         self, indices: Sequence[int] | npt.NDArray[np.int64], filler: int
     ) -> npt.NDArray[np.int64]:
         """Return sentences as the rows of one array, short ones filled up at the end."""
-        widest = max((len(self[i]) for i in indices), default=0)
-        rows = np.full((len(indices), widest), filler, dtype=np.int64)
+        width = max((len(self[i]) for i in indices), default=0)
+        rows = np.full((len(indices), width), filler, dtype=np.int64)
         for row, i in enumerate(indices):
             sentence = self[i]
             rows[row, : len(sentence)] = sentence
@@ -64,26 +64,24 @@ class FlatTokens:
 
     def __init__(self) -> None:
         """Start empty."""
-        self.first_seen: dict[str, int] = {}
+        self.index: dict[str, int] = {}
         self.numbers, self.lengths = array("i"), array("i")
 
     def add(self, tokens: Sequence[str]) -> None:
         """Append a sentence."""
-        seen = self.first_seen
-        self.numbers.extend(seen.setdefault(token, len(seen)) for token in tokens)
+        index = self.index
+        self.numbers.extend(index.setdefault(token, len(index)) for token in tokens)
         self.lengths.append(len(tokens))
 
     def counts(self) -> Counter[str]:
         """Return how often each token occurs."""
-        found = np.bincount(
-            np.asarray(self.numbers, dtype=np.int64), minlength=len(self.first_seen)
-        )
-        return Counter(dict(zip(self.first_seen, found.tolist(), strict=True)))
+        counts = np.bincount(np.asarray(self.numbers, dtype=np.int64), minlength=len(self.index))
+        return Counter(dict(zip(self.index, counts.tolist(), strict=True)))
 
     def numbered(self, index: Mapping[str, int], unknown: int) -> Iterator[npt.NDArray[np.int32]]:
         """Yield the sentences under a vocabulary's numbers."""
-        table = np.array([index.get(token, unknown) for token in self.first_seen], dtype=np.int32)
-        final = table[np.asarray(self.numbers, dtype=np.int64)]
+        table = np.array([index.get(token, unknown) for token in self.index], dtype=np.int32)
+        numbers = table[np.asarray(self.numbers, dtype=np.int64)]
         ends = np.cumsum(np.asarray(self.lengths, dtype=np.int64))
         for end, length in zip(ends, self.lengths, strict=True):
-            yield final[end - length : end]
+            yield numbers[end - length : end]

@@ -12,7 +12,7 @@ STATISTICS: dict[str, Callable[[npt.NDArray[np.int64]], float]] = {
 """Name to function of the training sequences' lengths: tokens, without marks of begin and end."""
 
 
-def statistics(data: Any, names: tuple[str, ...]) -> Mapping[str, float]:
+def data_statistics(data: Any, names: tuple[str, ...]) -> Mapping[str, float]:
     """Return statistics of a data module's training set.
 
     Args:

@@ -31,14 +31,14 @@ class TranslationBatch(NamedTuple):
         source: (batch, source position), each sentence ends with END.
         target: (batch, target position), each sentence starts with BEGIN and ends with END.
         indices: Which examples of the split these are, (batch,).
-        share: Weight of this process's mean loss per token, so that the mean over processes is the
+        loss_weight: Of this process's mean loss per token, so that the mean over processes is the
             mean over the tokens of the whole batch: its target tokens × processes ÷ those of all.
     """
 
     source: Tensor
     target: Tensor
     indices: Tensor
-    share: float
+    loss_weight: float
 
 
 class Split(NamedTuple):
@@ -132,9 +132,9 @@ class TranslationData(DataModule):
 
     # --- preparing ---
 
-    def take_record(self, record: Mapping[str, Any]) -> None:
+    def take_checkpoint_values(self, values: Mapping[str, Any]) -> None:
         """Use vocabularies of a checkpoint instead of building them from the training set."""
-        self.vocabularies = {side: Vocabulary(tokens) for side, tokens in record.items()}
+        self.vocabularies = {side: Vocabulary(tokens) for side, tokens in values.items()}
 
     def _raw(self, split: str) -> tuple[list[str], list[str], list[FlatTokens]]:
         """Read and tokenise a split; tokens go into flat arrays under numbers of their own."""
@@ -163,9 +163,9 @@ class TranslationData(DataModule):
         if empty:
             log.info("data: %s: %d pairs with an empty side left out", split, empty)
         if long:
-            done = "left out" if training and self.too_long == "skip" else "cut"
+            treatment = "left out" if training and self.too_long == "skip" else "cut"
             text = "data: %s: %d pairs of more than data.max_length=%d tokens %s"
-            log.info(text, split, long, self.max_length, done)
+            log.info(text, split, long, self.max_length, treatment)
         if not texts[0]:
             raise ValueError(f"data: the split {split} has no usable pair")
         return *texts, flat
@@ -196,20 +196,20 @@ class TranslationData(DataModule):
 
     def setup(self, stage: str | None = None) -> None:
         """Read what a stage needs."""
-        wanted = {
+        splits = {
             "fit": ("train", "val"),
             "validate": ("val",),
             "test": (self.test_split(),),
             None: ("train", "val"),
         }
-        for split in wanted.get(stage, ()):
+        for split in splits.get(stage, ()):
             self.load(split)
 
     def model_arguments(self) -> dict[str, int]:
         """Return the sizes of the vocabularies, for the model."""
         if not self.vocabularies:
             self.load("train")
-        return {f"{side}_size": len(found) for side, found in self.vocabularies.items()}
+        return {f"{side}_size": len(vocabulary) for side, vocabulary in self.vocabularies.items()}
 
     def train_lengths(self) -> npt.NDArray[np.int64]:
         """Return the token counts of the training sentences of both sides, without marks."""
@@ -220,7 +220,7 @@ class TranslationData(DataModule):
         """Return the target tokens of the training set that are predicted."""
         return int((self.load("train").target.lengths - 1).sum())
 
-    def record(self) -> dict[str, Any]:
+    def checkpoint_values(self) -> dict[str, Any]:
         """Return what a checkpoint must carry to be used: plain lists of tokens."""
         return {side: vocabulary.tokens for side, vocabulary in self.vocabularies.items()}
 
@@ -233,18 +233,18 @@ class TranslationData(DataModule):
         part in the step all the same.
         """
         whole = indices.numpy()
-        part = processes.share(indices).numpy()
-        share = 1.0
+        part = processes.part(indices).numpy()
+        loss_weight = 1.0
         if processes.world > 1:
             lengths = split.target.lengths
             tokens = [int((lengths[i] - 1).sum()) for i in (part, whole)]
-            share = tokens[0] * processes.world / tokens[1]
+            loss_weight = tokens[0] * processes.world / tokens[1]
             part = part if len(part) else whole[:1]
         return TranslationBatch(
             torch.from_numpy(split.source.padded(part, PADDING)),
             torch.from_numpy(split.target.padded(part, PADDING)),
             torch.from_numpy(part),
-            share,
+            loss_weight,
         )
 
     def _fetch(self, split: Split) -> Callable[[Tensor], TranslationBatch]:

@@ -111,8 +111,8 @@ class Vocabulary:
             raise ValueError(f"data.min_frequency={min_frequency}: must be at least 1")
         for special in SPECIALS:
             counts.pop(special, None)
-        made = _torchtext().vocab.Vocab(counts, min_freq=min_frequency, specials=list(SPECIALS))
-        return cls(made.itos)
+        vocab = _torchtext().vocab.Vocab(counts, min_freq=min_frequency, specials=list(SPECIALS))
+        return cls(vocab.itos)
 
     def __len__(self) -> int:
         """Return the number of tokens."""
@@ -124,10 +124,10 @@ class Vocabulary:
 
     def decode(self, numbers: Iterable[int]) -> list[str]:
         """Return the tokens up to the end of the sentence; special ones are left out."""
-        found = []
+        tokens = []
         for number in numbers:
             if number == END:
                 break
             if number >= len(SPECIALS):
-                found.append(self.tokens[number])
-        return found
+                tokens.append(self.tokens[number])
+        return tokens

@@ -21,7 +21,7 @@ def greedy(
 ) -> list[list[int]]:
     """Translate a batch.
 
-    A sentence that has ended leaves the batch, so the cost is that of the tokens that are made.
+    A sentence that has ended leaves the batch, so the cost is that of the tokens that come out.
 
     Args:
         model: In evaluation mode.
@@ -40,25 +40,25 @@ def greedy(
     keep = (source != padding)[:, None, None, :]
     memory = model.encode(source, keep)
     lengths = keep.sum(dim=-1).flatten()
-    most = (lengths * factor + extra).long().clamp(max=model.target_embedding.max_length - 1)
+    limits = (lengths * factor + extra).long().clamp(max=model.target_embedding.max_length - 1)
     caches = model.new_caches() if cached else None
-    made: list[list[int]] = [[] for _ in range(len(source))]
+    sentences: list[list[int]] = [[] for _ in range(len(source))]
     rows = torch.arange(len(source), device=source.device)
     tokens = torch.full((len(source), 1), begin, dtype=torch.long, device=source.device)
     step = 0
     while len(rows):
-        given = tokens[:, -1:] if cached else tokens
-        hidden = model.decode(given, memory, keep, caches=caches, first=step if cached else 0)
-        chosen = model.output(hidden[:, -1]).argmax(dim=-1)
-        for row, token in zip(rows.tolist(), chosen.tolist(), strict=True):
-            made[row].append(token)
+        inputs = tokens[:, -1:] if cached else tokens
+        hidden = model.decode(inputs, memory, keep, caches=caches, first=step if cached else 0)
+        newest = model.output(hidden[:, -1]).argmax(dim=-1)
+        for row, token in zip(rows.tolist(), newest.tolist(), strict=True):
+            sentences[row].append(token)
         step += 1
-        going = (chosen != end) & (step < most[rows])
-        tokens = torch.cat([tokens, chosen[:, None]], dim=1)
-        if not bool(going.all()):
-            stay = going.nonzero().flatten()
+        open_ended = (newest != end) & (step < limits[rows])
+        tokens = torch.cat([tokens, newest[:, None]], dim=1)
+        if not bool(open_ended.all()):
+            stay = open_ended.nonzero().flatten()
             rows, tokens, memory, keep = rows[stay], tokens[stay], memory[stay], keep[stay]
-            for mine, theirs in caches or ():
-                mine.select(stay)
-                theirs.select(stay)
-    return made
+            for self_cache, cross_cache in caches or ():
+                self_cache.select(stay)
+                cross_cache.select(stay)
+    return sentences

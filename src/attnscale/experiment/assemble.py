@@ -16,7 +16,7 @@ from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.data.module import DataModule
-from attnscale.data.statistics import statistics
+from attnscale.data.statistics import data_statistics
 from attnscale.experiment.checkpoints import Checkpoint, load_checkpoint
 from attnscale.experiment.processes import processes_wanted
 from attnscale.experiment.trainer import check_trainer_keys, make_trainer
@@ -53,7 +53,7 @@ def scale_factory(config: TrainConfig) -> ScaleFactory:
 def measured_scale(config: TrainConfig, data: DataModule) -> ScaleFactory:
     """Return what makes the model's scales, with what the mode wants to know of the data."""
     scale = scale_factory(config)
-    return replace(scale, statistics=statistics(data, tuple(scale.kind.statistics.values())))
+    return replace(scale, statistics=data_statistics(data, tuple(scale.kind.statistics.values())))
 
 
 def batches_counted(config: TrainConfig) -> bool:
@@ -133,7 +133,7 @@ def _optimizer_maker(
 def make_task(
     config: TrainConfig,
     model: nn.Module,
-    record: Mapping[str, Any],
+    checkpoint_values: Mapping[str, Any],
     targets: Targets = NO_ALLOWANCE,
 ) -> TaskModule:
     """Build the LightningModule."""
@@ -154,7 +154,7 @@ def make_task(
         model=model,
         make_optimizer=_optimizer_maker(config, targets),
         settings=settings,
-        record=record,
+        checkpoint_values=checkpoint_values,
     )
 
 
@@ -195,7 +195,7 @@ def assemble(config: TrainConfig, record: Record | None, targets: Targets = NO_A
     checkpoint = None
     if config.checkpoint is not None:
         checkpoint = load_checkpoint(config.checkpoint, targets)
-        data.take_record(checkpoint.data)
+        data.take_checkpoint_values(checkpoint.data)
     trainer = make_trainer(config, record, targets)
     check_lengths(config)
     arguments = data.model_arguments()
@@ -214,7 +214,7 @@ def assemble(config: TrainConfig, record: Record | None, targets: Targets = NO_A
         "config": values,
         "version": __version__,
         "run_id": record.run_id if record else "",
-        "data": data.record(),
+        "data": data.checkpoint_values(),
         "statistics": dict(scale.statistics),
     }
     task = make_task(config, model, carried, targets)

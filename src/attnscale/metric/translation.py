@@ -1,6 +1,6 @@
 """Figures of a translation model.
 
-    loss = Σ −ln p(token) / tokens,  perplexity = exp(loss),  accuracy = right tokens / tokens
+    loss = Σ −ln p(token) / tokens,  perplexity = exp(loss),  accuracy = correct tokens / tokens
 
 over the target tokens of a set, END included, padding never, without label smoothing. Sums are kept
 in fp64, so that the figures do not depend on how the set is cut into batches and shared over
@@ -21,19 +21,19 @@ class TokenFigures(Metric):
 
     full_state_update = False
     nll: Tensor
-    right: Tensor
+    correct: Tensor
     count: Tensor
 
     def __init__(self, **kwargs: Any) -> None:
         """Create the sums."""
         super().__init__(**kwargs)
-        for name in ("nll", "right", "count"):
+        for name in ("nll", "correct", "count"):
             self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
-    def update(self, nll: Tensor, right: Tensor, count: int) -> None:
-        """Add a batch: summed negative log-likelihood, right tokens, tokens."""
+    def update(self, nll: Tensor, correct: Tensor, count: int) -> None:
+        """Add a batch: summed negative log-likelihood, correct tokens, tokens."""
         self.nll += nll.double()
-        self.right += right.double()
+        self.correct += correct.double()
         self.count += count
 
     def compute(self) -> dict[str, Tensor]:
@@ -42,7 +42,7 @@ class TokenFigures(Metric):
         return {
             "loss": loss,
             "perplexity": loss.exp(),
-            "accuracy": self.right / self.count,
+            "accuracy": self.correct / self.count,
             "count": self.count,
         }
 

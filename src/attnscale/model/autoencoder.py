@@ -7,11 +7,13 @@ attention. Options add layers, residual connections, LayerNorm before or after e
 feed-forward network.
 """
 
+from typing import cast
+
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnscale.attention import AttentionMaker, MultiHeadAttention
-from attnscale.model.layers import NORMS, FeedForward, check_choice, initialise
+from attnscale.model.layers import NORMS, FeedForward, Residual, check_choice, initialise
 
 
 class AutoencoderLayer(nn.Module):
@@ -29,14 +31,9 @@ class AutoencoderLayer(nn.Module):
         super().__init__()
         self.attention = attention
         self.feed_forward = feed_forward
-        self.residual, self.norm = residual, norm
-        if norm != "none":
-            self.attention_norm = nn.LayerNorm(attention.d_model)
-            if feed_forward is not None:
-                self.feed_forward_norm = nn.LayerNorm(attention.d_model)
-
-    def _join(self, x: Tensor, update: Tensor) -> Tensor:
-        return x + update if self.residual else update
+        self.attention_residual = Residual(attention.d_model, norm=norm, residual=residual)
+        if feed_forward is not None:
+            self.feed_forward_residual = Residual(attention.d_model, norm=norm, residual=residual)
 
     def forward(
         self,
@@ -44,20 +41,10 @@ class AutoencoderLayer(nn.Module):
         keep: Bool[Tensor, "batch 1 1 position"] | None = None,
     ) -> Float[Tensor, "batch position d_model"]:
         """Apply attention, then the feed-forward network."""
-        if self.norm == "none":
-            x = self._join(x, self.attention(x, keep=keep))
-        elif self.norm == "pre":
-            x = self._join(x, self.attention(self.attention_norm(x), keep=keep))
-        else:
-            x = self.attention_norm(self._join(x, self.attention(x, keep=keep)))
+        x = self.attention_residual(x, lambda inner: self.attention(inner, keep=keep))
         if self.feed_forward is None:
             return x
-        if self.norm == "none":
-            return self._join(x, self.feed_forward(x))
-        if self.norm == "pre":
-            return self._join(x, self.feed_forward(self.feed_forward_norm(x)))
-        normed: Tensor = self.feed_forward_norm(self._join(x, self.feed_forward(x)))
-        return normed
+        return cast(Tensor, self.feed_forward_residual(x, self.feed_forward))
 
 
 class AttentionAutoencoder(nn.Module):

@@ -9,7 +9,7 @@ become the log-softmax, the softmax and the gradient in place.
 """
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -33,8 +33,8 @@ def _matmul_dtype(device: str) -> torch.dtype:
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Multiply in the type of ``hidden``, whatever autocast says, and return fp32."""
     with torch.autocast(hidden.device.type, enabled=False):
-        added = None if bias is None else bias.to(hidden.dtype)
-        return functional.linear(hidden, weight.to(hidden.dtype), added).float()
+        bias = None if bias is None else bias.to(hidden.dtype)
+        return functional.linear(hidden, weight.to(hidden.dtype), bias).float()
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -86,13 +86,13 @@ def linear_cross_entropy(
         hidden: What the output layer reads, for each token that counts.
         weight: The output layer's weight.
         bias: Its bias, or None.
-        target: The right token's number.
+        target: The correct token's number.
         smoothing: Label smoothing ε, 0 to 1.
     """
     if torch.is_autocast_enabled(hidden.device.type):
         hidden = hidden.to(_matmul_dtype(hidden.device.type))
     if torch.is_grad_enabled():
-        made: Tensor = _LinearCrossEntropy.apply(hidden, weight, bias, target, smoothing)  # type: ignore[no-untyped-call]
-        return made
+        loss = _LinearCrossEntropy.apply(hidden, weight, bias, target, smoothing)  # type: ignore[no-untyped-call]
+        return cast(Tensor, loss)
     logits = _logits(hidden, weight, bias)
     return functional.cross_entropy(logits, target, reduction="sum", label_smoothing=smoothing)

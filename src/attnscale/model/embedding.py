@@ -1,12 +1,13 @@
 """Token and position embeddings; Vaswani et al. 2017, sections 3.4 and 3.5."""
 
 import math
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnscale.attention.dropout import Dropout
+from attnscale.attention import Dropout
 from attnscale.model.layers import check_choice
 
 POSITIONS = ("sinusoidal", "learned")
@@ -62,9 +63,8 @@ class Embedding(nn.Module):
                 f"model.max_length={self.max_length}: a sentence of {end} tokens is too long; "
                 "raise it, or lower data.max_length"
             )
-        summed: Tensor = self.token(tokens) * self.factor + self.position[first:end]
-        dropped: Tensor = self.dropout(summed)
-        return dropped
+        vectors = self.token(tokens) * self.factor + self.position[first:end]
+        return cast(Tensor, self.dropout(vectors))
 
 
 def sinusoids(length: int, d_model: int) -> Float[Tensor, "length d_model"]:

@@ -1,12 +1,13 @@
-"""What the models share: initialisation and the feed-forward network."""
+"""What the models share: initialisation, residual connections and the feed-forward network."""
 
 import math
+from collections.abc import Callable
+from typing import cast
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnscale.attention import attentions
-from attnscale.attention.dropout import Dropout
+from attnscale.attention import Dropout, MultiHeadAttention
 
 INITS = ("torch", "xavier", "kaiming", "unit")
 NORMS = ("none", "pre", "post")
@@ -41,9 +42,8 @@ def initialise(module: nn.Module, init: str) -> None:
     check_choice("model.init", init, INITS)
     if init == "torch":
         return  # as constructed, with the gain
-    for layer in module.modules():
-        if not isinstance(layer, nn.Linear):
-            continue
+
+    def draw(layer: nn.Linear) -> None:
         if init == "xavier":
             nn.init.xavier_uniform_(layer.weight)
         else:
@@ -51,8 +51,34 @@ def initialise(module: nn.Module, init: str) -> None:
             nn.init.normal_(layer.weight, std=math.sqrt(gain / layer.in_features))
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
-    for attention in attentions(module).values():
-        attention.fold()
+
+    projections: set[nn.Module] = set()
+    for layer in module.modules():
+        if isinstance(layer, MultiHeadAttention):
+            layer.reset_parameters(draw)
+            projections.update(layer.children())
+        elif isinstance(layer, nn.Linear) and layer not in projections:
+            draw(layer)
+
+
+class Residual(nn.Module):
+    """Residual connection, dropout and LayerNorm around a sublayer."""
+
+    def __init__(
+        self, d_model: int, *, norm: str, dropout: float = 0.0, residual: bool = True
+    ) -> None:
+        """Create the LayerNorm: "none", "pre" (before the sublayer) or "post" (after it)."""
+        super().__init__()
+        if norm != "none":
+            self.norm = nn.LayerNorm(d_model)
+        self.dropout = Dropout(dropout)
+        self.pre, self.post, self.residual = norm == "pre", norm == "post", residual
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Apply a sublayer."""
+        update = self.dropout(sublayer(self.norm(x) if self.pre else x))
+        x = x + update if self.residual else update
+        return cast(Tensor, self.norm(x)) if self.post else x
 
 
 class FeedForward(nn.Module):
@@ -75,6 +101,4 @@ class FeedForward(nn.Module):
         self, x: Float[Tensor, "batch position d_model"]
     ) -> Float[Tensor, "batch position d_model"]:
         """Apply the network to each position."""
-        hidden: Tensor = self.dropout(self.inner(x).relu())
-        result: Tensor = self.outer(hidden)
-        return result
+        return cast(Tensor, self.outer(self.dropout(self.inner(x).relu())))

@@ -59,15 +59,15 @@ def reparametrise(model: nn.Module, which: str) -> None:
         raise ValueError(f"attention.sigma_reparam={which}: allowed are {allowed}")
     if which == "none":
         return
-    found = attentions(model).values()
-    for attention in found:
+    attending = attentions(model).values()
+    for attention in attending:
         if attention.scale.adjusts_optimizer:
             raise ValueError(
                 f"attention.sigma_reparam={which}: the control {name_of(attention.scale)} "
                 "holds for plain weights only; use none"
             )
     if which == "qk":
-        layers = [layer for attention in found for layer in (attention.q, attention.k)]
+        layers = [layer for attention in attending for layer in (attention.q, attention.k)]
     else:
         owners: dict[int, int] = {}
         for module in model.modules():

@@ -5,37 +5,16 @@ the end of each stack) instead of after it, learned positions, the scale of atte
 free of d_model / n_heads, no tied embeddings unless asked for.
 """
 
+from typing import cast
+
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnscale.attention import AttentionMaker, KeyValueCache, MultiHeadAttention
-from attnscale.attention.dropout import Dropout
 from attnscale.model.embedding import Embedding
-from attnscale.model.layers import FeedForward, check_choice, initialise
+from attnscale.model.layers import FeedForward, Residual, check_choice, initialise
 
 STACK_NORMS = ("pre", "post")
-
-
-class Sublayer(nn.Module):
-    """Residual connection, dropout and LayerNorm around a sublayer."""
-
-    def __init__(self, *, d_model: int, norm: str, dropout: float) -> None:
-        """Create the LayerNorm."""
-        super().__init__()
-        self.norm = nn.LayerNorm(d_model)
-        self.dropout = Dropout(dropout)
-        self.first = norm == "pre"
-
-    def enter(self, x: Tensor) -> Tensor:
-        """Return what the sublayer reads."""
-        made: Tensor = self.norm(x) if self.first else x
-        return made
-
-    def leave(self, x: Tensor, update: Tensor) -> Tensor:
-        """Add what the sublayer made."""
-        x = x + self.dropout(update)
-        made: Tensor = x if self.first else self.norm(x)
-        return made
 
 
 class TransformerLayer(nn.Module):
@@ -72,18 +51,18 @@ class TransformerLayer(nn.Module):
                 keys=keys,
             )
 
-        def around() -> Sublayer:
-            return Sublayer(d_model=d_model, norm=norm, dropout=dropout)
+        def residual() -> Residual:
+            return Residual(d_model, norm=norm, dropout=dropout)
 
         # Named "self" and "cross", so that a metric reads attention/encoder.0.self/...
         side = "target" if decoder else "source"
         self.add_module("self", make(side, side))
-        self.self_around = around()
+        self.self_residual = residual()
         if decoder:
             self.cross = make("target", "source")
-            self.cross_around = around()
+            self.cross_residual = residual()
         self.feed_forward = FeedForward(d_model=d_model, d_hidden=feed_forward, dropout=dropout)
-        self.feed_forward_around = around()
+        self.feed_forward_residual = residual()
 
     def forward(
         self,
@@ -95,17 +74,16 @@ class TransformerLayer(nn.Module):
         caches: tuple[KeyValueCache, KeyValueCache] | None = None,
     ) -> Float[Tensor, "batch position d_model"]:
         """Apply the sublayers; ``caches`` are those of self- and cross-attention."""
-        mine, theirs = caches or (None, None)
+        cache, cross_cache = caches or (None, None)
         attention = self.get_submodule("self")
-        inner = self.self_around.enter(x)
-        update = attention(inner, keep=keep, causal=self.decoder, cache=mine)
-        x = self.self_around.leave(x, update)
+        x = self.self_residual(
+            x, lambda inner: attention(inner, keep=keep, causal=self.decoder, cache=cache)
+        )
         if self.decoder:
-            inner = self.cross_around.enter(x)
-            update = self.cross(inner, memory, keep=memory_keep, cache=theirs)
-            x = self.cross_around.leave(x, update)
-        inner = self.feed_forward_around.enter(x)
-        return self.feed_forward_around.leave(x, self.feed_forward(inner))
+            x = self.cross_residual(
+                x, lambda inner: self.cross(inner, memory, keep=memory_keep, cache=cross_cache)
+            )
+        return cast(Tensor, self.feed_forward_residual(x, self.feed_forward))
 
 
 class Transformer(nn.Module):
@@ -193,23 +171,21 @@ class Transformer(nn.Module):
                 for _ in range(n_layers)
             )
 
-        self.source_embedding, self.target_embedding = (
-            embedding(source_size),
-            embedding(target_size),
-        )
+        self.source_embedding = embedding(source_size)
+        self.target_embedding = embedding(target_size)
         self.encoder, self.decoder = stack(decoder=False), stack(decoder=True)
         pre = norm == "pre"
         self.encoder_norm = nn.LayerNorm(d_model) if pre else nn.Identity()
         self.decoder_norm = nn.LayerNorm(d_model) if pre else nn.Identity()
         self.output = nn.Linear(d_model, target_size)
         initialise(self, init)
-        for made in (self.source_embedding, self.target_embedding):
+        for table in (self.source_embedding, self.target_embedding):
             if init == "xavier":
-                nn.init.xavier_uniform_(made.token.weight)
+                nn.init.xavier_uniform_(table.token.weight)
                 if positions == "learned":
-                    nn.init.xavier_uniform_(made.position)
+                    nn.init.xavier_uniform_(table.position)
             else:
-                nn.init.normal_(made.token.weight, std=d_model**-0.5)
+                nn.init.normal_(table.token.weight, std=d_model**-0.5)
         if tied:
             self.output.weight = self.target_embedding.token.weight
 
@@ -220,8 +196,7 @@ class Transformer(nn.Module):
         x = self.source_embedding(source)
         for layer in self.encoder:
             x = layer(x, keep=keep)
-        made: Tensor = self.encoder_norm(x)
-        return made
+        return cast(Tensor, self.encoder_norm(x))
 
     def decode(
         self,
@@ -237,7 +212,7 @@ class Transformer(nn.Module):
 
         Args:
             target: Target tokens so far; with ``caches``, the new ones only.
-            memory: What :meth:`encode` made.
+            memory: What :meth:`encode` returned.
             memory_keep: False on the source's padding.
             keep: False on the target's padding. Padding at the end needs none: the causal mask
                 hides it from all real positions.
@@ -253,8 +228,7 @@ class Transformer(nn.Module):
                 memory_keep=memory_keep,
                 caches=None if caches is None else caches[number],
             )
-        made: Tensor = self.decoder_norm(x)
-        return made
+        return cast(Tensor, self.decoder_norm(x))
 
     def new_caches(self) -> list[tuple[KeyValueCache, KeyValueCache]]:
         """Return empty caches for decoding step by step."""

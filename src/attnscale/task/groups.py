@@ -12,25 +12,25 @@ from torch import nn
 from attnscale.attention import MultiHeadAttention, attentions
 
 FACTORS = "attnscale_factors_of"
-"""Key of a group that still waits for its factors: they depend on the optimizer's rule."""
+"""Key of a group that still waits for its factors: they depend on the optimizer's kind."""
 
 PROJECTIONS = ("q", "k", "v", "o")
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
     """Return the optimizer's groups; those of W_q carry their attention until :func:`adjust`."""
-    found = list(attentions(model).values())
+    modules = list(attentions(model).values())
     # A scale may be shared by several attentions.
-    learned = {id(p): p for attention in found for p in attention.scale.parameters()}
+    learned = {id(p): p for attention in modules for p in attention.scale.parameters()}
     free = list(learned.values())
     queries = [
         (attention, list(attention.q.parameters()))
-        for attention in found
+        for attention in modules
         if attention.scale.adjusts_optimizer
     ]
-    taken = set(learned) | {id(p) for _, ps in queries for p in ps}
+    special = set(learned) | {id(p) for _, ps in queries for p in ps}
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in model.parameters() if id(p) not in taken]}
+        {"params": [p for p in model.parameters() if id(p) not in special]}
     ]
     if free:
         groups.append({"params": free, "weight_decay": 0.0})
@@ -59,7 +59,7 @@ def named_groups(model: nn.Module, *, per_attention: bool) -> dict[str, list[nn.
     return {name: [p for p in group if p.requires_grad] for name, group in groups.items()}
 
 
-def rule_of(optimizer: torch.optim.Optimizer) -> str:
+def kind_of(optimizer: torch.optim.Optimizer) -> str:
     """Return "adam", "adamw" or "sgd", or the class's name for any other optimizer."""
     # In newer versions of torch AdamW is an Adam whose groups say that decay is decoupled.
     decoupled = any(group.get("decoupled_weight_decay") for group in optimizer.param_groups)
@@ -67,8 +67,8 @@ def rule_of(optimizer: torch.optim.Optimizer) -> str:
         isinstance(optimizer, torch.optim.Adam) and decoupled
     ):
         return "adamw"
-    known = {torch.optim.Adam: "adam", torch.optim.SGD: "sgd"}
-    return known.get(type(optimizer), type(optimizer).__name__)
+    kinds = {torch.optim.Adam: "adam", torch.optim.SGD: "sgd"}
+    return kinds.get(type(optimizer), type(optimizer).__name__)
 
 
 def adjust(optimizer: torch.optim.Optimizer) -> bool:
@@ -77,16 +77,16 @@ def adjust(optimizer: torch.optim.Optimizer) -> bool:
     Raises:
         ValueError: If a mode has no factors for this optimizer.
     """
-    rule, found = rule_of(optimizer), False
+    kind, adjusted = kind_of(optimizer), False
     for group in optimizer.param_groups:
         attention = group.pop(FACTORS, None)
         if attention is None:
             continue
         assert isinstance(attention, MultiHeadAttention)
-        factors = attention.scale.optimizer_factors(attention.d_k, rule)
+        factors = attention.scale.optimizer_factors(attention.d_k, kind)
         group["lr"] *= factors.lr
         group["weight_decay"] *= factors.weight_decay
         if "eps" in group:
             group["eps"] *= factors.eps
-        found = True
-    return found
+        adjusted = True
+    return adjusted

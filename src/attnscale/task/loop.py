@@ -92,7 +92,7 @@ class StepLoop:
         Args:
             batches: The next batches of the epoch.
             loss: Batch to this process's loss, a scalar.
-            backward: Adds the gradients of a loss; told whether it is the last one of a step.
+            backward: Adds the gradients of a loss, which may be the last one of a step.
             optimizer: Its step calls :meth:`before_optimizer_step` before it moves the weights.
             schedule: Sets the learning rate after each step, or None.
             n_batches: Batches of the whole epoch; the last step may have fewer than the others.
@@ -167,8 +167,8 @@ class StepLoop:
 
     def _watched(self, batch: Any) -> AbstractContextManager[Any]:
         """Return the context in which the forward pass of a batch is to run."""
-        asked = [observer.receiver(batch) for observer in self.observers]
-        receivers = [receiver for receiver in asked if receiver is not None]
+        each = [observer.receiver(batch) for observer in self.observers]
+        receivers = [receiver for receiver in each if receiver is not None]
         if not receivers:
             return nullcontext()
 

@@ -44,7 +44,7 @@ class TaskModule(Reporter):
         model: nn.Module,
         make_optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
         settings: StepSettings,
-        record: Mapping[str, Any],
+        checkpoint_values: Mapping[str, Any],
     ) -> None:
         """Keep the parts.
 
@@ -52,9 +52,9 @@ class TaskModule(Reporter):
             model: The network.
             make_optimizer: Parameter groups to optimizer.
             settings: Accumulation, clipping, schedule and end.
-            record: Plain values that every checkpoint carries under the key ``attnscale``.
+            checkpoint_values: What every checkpoint carries under the key ``attnscale``.
         """
-        super().__init__(record)
+        super().__init__(checkpoint_values)
         self.automatic_optimization = False
         self.model, self.make_optimizer = model, make_optimizer
         self.loop = StepLoop(model, settings)

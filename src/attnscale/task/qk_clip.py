@@ -43,7 +43,7 @@ class QKClip(StepCallback):
             raise ValueError(f"attention.qk_clip_alpha={alpha}: must be from 0 to 1")
         self.threshold, self.alpha = threshold, alpha
         self.attentions = attentions(model)
-        self.largest: dict[str, Tensor] = {}
+        self.max_logits: dict[str, Tensor] = {}
 
     def receiver(self, batch: Any) -> Receiver:
         """Receive the taps of every forward pass."""
@@ -61,27 +61,27 @@ class QKClip(StepCallback):
             logits = logits.masked_fill(~attended.keep, -torch.inf)
         if len(logits) == 0:
             # A process may have no example of a batch; it takes part in the reduction.
-            largest = logits.new_full(logits.shape[1:2], -torch.inf)
+            maxima = logits.new_full(logits.shape[1:2], -torch.inf)
         else:
-            largest = logits.amax(dim=(0, 2, 3))
-        before = self.largest.get(path)
-        self.largest[path] = largest if before is None else torch.maximum(before, largest)
+            maxima = logits.amax(dim=(0, 2, 3))
+        before = self.max_logits.get(path)
+        self.max_logits[path] = maxima if before is None else torch.maximum(before, maxima)
 
     @torch.no_grad()
     def clip(self) -> dict[str, Tensor]:
         """Shrink the weights of heads above the threshold; return η of each attention, (head,)."""
         factors = {}
-        for path, largest in self.largest.items():
+        for path, maxima in self.max_logits.items():
             if torch.distributed.is_available() and torch.distributed.is_initialized():
-                torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
+                torch.distributed.all_reduce(maxima, torch.distributed.ReduceOp.MAX)
             # A logit that is not finite says nothing of how much to shrink.
-            known = torch.where(largest.isfinite(), largest, self.threshold)
-            shrink = self.threshold / known.clamp_min(self.threshold)
+            finite = torch.where(maxima.isfinite(), maxima, self.threshold)
+            shrink = self.threshold / finite.clamp_min(self.threshold)
             attention = self.attentions[path]
             for layer, power in ((attention.q, self.alpha), (attention.k, 1.0 - self.alpha)):
                 rows = shrink.pow(power).repeat_interleave(attention.d_k)
                 for parameter in layer.parameters():
                     parameter.mul_(rows.to(parameter).view(-1, *[1] * (parameter.dim() - 1)))
             factors[path] = shrink
-        self.largest = {}
+        self.max_logits = {}
         return factors

@@ -22,11 +22,11 @@ class Reconstruction(TaskModule):
         """Return the batch's mean squared error, weighted by this process's share of it."""
         x = batch.x
         prediction = self.model(x)
-        if batch.share == 1.0:
+        if batch.loss_weight == 1.0:
             return functional.mse_loss(prediction, x)
         # A process may have no sequence at all; the mean over none would be NaN.
         return functional.mse_loss(prediction, x, reduction="sum") * (
-            batch.share / max(1, x.numel())
+            batch.loss_weight / max(1, x.numel())
         )
 
     def _evaluate(self, split: str, block: list[SequenceBatch]) -> None:
@@ -44,7 +44,7 @@ class Reconstruction(TaskModule):
 
     def _finish(self, split: str) -> None:
         figures = self.metrics[split].compute()
-        self.report(split, figures)
+        self.publish(split, figures)
         self.metrics[split].reset()
 
     def on_validation_epoch_end(self) -> None:

@@ -20,14 +20,14 @@ class Reporter(pl.LightningModule):
         best_loss: Lowest finite validation loss, or infinity.
     """
 
-    def __init__(self, record: Mapping[str, Any]) -> None:
+    def __init__(self, checkpoint_values: Mapping[str, Any]) -> None:
         """Start without results.
 
         Args:
-            record: Plain values that every checkpoint carries under the key ``attnscale``.
+            checkpoint_values: What every checkpoint carries under the key ``attnscale``: plain.
         """
         super().__init__()
-        self.record = record
+        self.checkpoint_values = checkpoint_values
         self.results: dict[str, float] = {}
         self.best_loss = math.inf
 
@@ -68,7 +68,7 @@ class Reporter(pl.LightningModule):
             for path in sorted(folder.iterdir()):
                 logger.record.file(path, name)
 
-    def report(self, split: str, figures: Mapping[str, Tensor]) -> None:
+    def publish(self, split: str, figures: Mapping[str, Tensor]) -> None:
         """Publish a split's figures; the loss decides which checkpoint is best.
 
         Args:
@@ -91,7 +91,7 @@ class Reporter(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what is needed to use the checkpoint: plain values only."""
-        checkpoint["attnscale"] = {**self.record, "best_loss": self.best_loss}
+        checkpoint["attnscale"] = {**self.checkpoint_values, "best_loss": self.best_loss}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Bring the names up to date, and take up the best loss so far."""

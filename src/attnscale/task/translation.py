@@ -39,7 +39,7 @@ class Translation(TaskModule):
             )
         self.label_smoothing = label_smoothing
         self.metrics = {"val": TokenFigures(), "test": TokenFigures()}
-        self.made: dict[int, list[int]] = {}
+        self.translations: dict[int, list[int]] = {}
         self.scores: Scores | None = None
 
     def _transformer(self) -> Transformer:
@@ -47,22 +47,22 @@ class Translation(TaskModule):
         return self.model
 
     def _hidden(self, batch: TranslationBatch) -> tuple[Tensor, Tensor]:
-        """Return what the output layer reads and the right token, for each real target position."""
+        """Return what the output layer reads and the correct token, for real target positions."""
         model = self._transformer()
         hidden = model(batch.source, batch.target[:, :-1], PADDING)
-        right = batch.target[:, 1:]
+        target = batch.target[:, 1:]
         # What follows END is padding, so positions that predict it are dropped with it.
-        real = (right != PADDING).flatten().nonzero().flatten()
-        return hidden.flatten(0, 1).index_select(0, real), right.flatten().index_select(0, real)
+        real = (target != PADDING).flatten().nonzero().flatten()
+        return hidden.flatten(0, 1).index_select(0, real), target.flatten().index_select(0, real)
 
     def loss(self, batch: TranslationBatch) -> Tensor:
         """Return the mean cross-entropy per target token, weighted by this process's share."""
-        hidden, right = self._hidden(batch)
+        hidden, target = self._hidden(batch)
         output = self._transformer().output
         total = linear_cross_entropy(
-            hidden, output.weight, output.bias, right, smoothing=self.label_smoothing
+            hidden, output.weight, output.bias, target, smoothing=self.label_smoothing
         )
-        return total * (batch.share / len(right))
+        return total * (batch.loss_weight / len(target))
 
     def real_queries(self, side: str, batch: TranslationBatch) -> Tensor | None:
         """Return the source's tokens, or the target's positions that predict a token."""
@@ -72,10 +72,10 @@ class Translation(TaskModule):
         metric = self.metrics[split].to(self.device)
         output = self._transformer().output
         for batch in block:
-            hidden, right = self._hidden(batch)
+            hidden, target = self._hidden(batch)
             logits = output(hidden).float()
-            nll = torch.nn.functional.cross_entropy(logits, right, reduction="none").double().sum()
-            metric.update(nll, (logits.argmax(dim=-1) == right).sum(), len(right))
+            nll = torch.nn.functional.cross_entropy(logits, target, reduction="none").double().sum()
+            metric.update(nll, (logits.argmax(dim=-1) == target).sum(), len(target))
 
     def validation_step(self, block: list[TranslationBatch], index: int) -> None:
         """Add a block to the validation figures."""
@@ -89,18 +89,19 @@ class Translation(TaskModule):
         """Add a block to the test figures, and translate it."""
         self._evaluate("test", block)
         for batch in block:
-            made = greedy(self._transformer(), batch.source, padding=PADDING, begin=BEGIN, end=END)
-            self.made.update(zip(batch.indices.tolist(), made, strict=True))
+            model, source = self._transformer(), batch.source
+            sentences = greedy(model, source, padding=PADDING, begin=BEGIN, end=END)
+            self.translations.update(zip(batch.indices.tolist(), sentences, strict=True))
 
     def on_test_epoch_end(self) -> None:
         """Score the translations of all processes, and keep them in the run's folder."""
         world = self.trainer.world_size
         if world > 1:
             parts: list[Any] = [None] * world
-            torch.distributed.all_gather_object(parts, self.made)
-            self.made = {index: tokens for part in parts for index, tokens in part.items()}
+            torch.distributed.all_gather_object(parts, self.translations)
+            self.translations = {index: tokens for part in parts for index, tokens in part.items()}
         self.scores = self._score()
-        self.made = {}
+        self.translations = {}
         self._finish("test", self.scores.figures)
 
     def _score(self) -> Scores:
@@ -110,8 +111,8 @@ class Translation(TaskModule):
         cut, join = side.splitter(), side.joiner()
         vocabulary = data.vocabularies["target"]
         # With trainer.limit_test_batches only a part was translated, and only that is scored.
-        rows = sorted(self.made)
-        tokens = [vocabulary.decode(self.made[i]) for i in rows]
+        rows = sorted(self.translations)
+        tokens = [vocabulary.decode(self.translations[i]) for i in rows]
         originals = [split.source_text[i] for i in rows]
         references = [split.target_text[i] for i in rows]
         texts = [join(sentence) for sentence in tokens]
@@ -144,5 +145,5 @@ class Translation(TaskModule):
         extra = {
             name: torch.tensor(value, dtype=torch.float64) for name, value in (more or {}).items()
         }
-        self.report(split, {**figures, **extra})
+        self.publish(split, {**figures, **extra})
         self.metrics[split].reset()

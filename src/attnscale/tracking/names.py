@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-LONGEST_NAME = 250
-LONGEST_VALUE = 6000
+MAX_NAME_LENGTH = 250
+MAX_VALUE_LENGTH = 6000
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_\-. /]")
 _LOOKS_ESCAPED = re.compile(r"_(?=_u)")
 
@@ -20,17 +20,17 @@ _LOOKS_ESCAPED = re.compile(r"_(?=_u)")
 def safe_name(name: str) -> str:
     """Return a name that MLflow takes; different names stay different."""
     escaped = _LOOKS_ESCAPED.sub("__u005f__", name)
-    escaped = _FORBIDDEN.sub(lambda found: f"__u{ord(found[0]):04x}__", escaped)
+    escaped = _FORBIDDEN.sub(lambda match: f"__u{ord(match[0]):04x}__", escaped)
     # A name must not look like a path that leads elsewhere.
     parts = [
         f"__u002e__{part[1:]}" if part == "." or part.startswith("..") else part or "__u002f__"
         for part in escaped.split("/")
     ]
     escaped = "/".join(parts)
-    if len(escaped) <= LONGEST_NAME:
+    if len(escaped) <= MAX_NAME_LENGTH:
         return escaped
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    return f"{escaped[: LONGEST_NAME - 17]}_{digest}"
+    return f"{escaped[: MAX_NAME_LENGTH - 17]}_{digest}"
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -50,11 +50,11 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def parameters(config: Mapping[str, Any]) -> dict[str, str]:
     """Return a configuration as MLflow parameters; a long text goes on in ``key/2``, uncut."""
-    made: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key, text in flatten(config):
-        for part, start in enumerate(range(0, max(1, len(text)), LONGEST_VALUE), start=1):
+        for part, start in enumerate(range(0, max(1, len(text)), MAX_VALUE_LENGTH), start=1):
             name = safe_name(key if part == 1 else f"{key}/{part}")
-            while name in made:
+            while name in texts:
                 name = safe_name(f"{name}'")
-            made[name] = text[start : start + LONGEST_VALUE]
-    return made
+            texts[name] = text[start : start + MAX_VALUE_LENGTH]
+    return texts

@@ -17,7 +17,7 @@ def _git(root: Path, *arguments: str) -> str | None:
     # GIT_OPTIONAL_LOCKS: looking must not take the index lock from a person who is committing.
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(root), *arguments],
             capture_output=True,
             text=True,
@@ -27,7 +27,7 @@ def _git(root: Path, *arguments: str) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def _command(root: Path) -> str:

@@ -9,23 +9,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscale.tracking.blocks import Point, write_block
 from attnscale.tracking.names import parameters, safe_name
+from attnscale.tracking.points import Point, write_points
 from attnscale.tracking.store import Store, experiment_id, open_client, sqlite_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 FINISHED, FAILED, KILLED = "FINISHED", "FAILED", "KILLED"
-BLOCK_POINTS = 4000
-BLOCK_SECONDS = 10.0
-MAX_TAG = 5000
+POINTS_PER_WRITE = 4000
+SECONDS_PER_WRITE = 10.0
+MAX_TAG_LENGTH = 5000
 
 log = logging.getLogger(__name__)
 
 
 class Record:
-    """A run in MLflow. Points are kept and written in blocks; :meth:`end` writes what is left."""
+    """A run in MLflow. Points are written many at once; :meth:`end` writes what is left."""
 
     def __init__(self, client: "MlflowClient", store: Store, run_id: str) -> None:
         """Take up a run that exists."""
@@ -93,8 +93,8 @@ class Record:
         """Set tags."""
         from mlflow.entities import RunTag
 
-        entries = [RunTag(key, value) for key, value in _tag_texts(tags).items()]
-        self.client.log_batch(self.run_id, tags=entries)
+        entities = [RunTag(key, value) for key, value in _tag_texts(tags).items()]
+        self.client.log_batch(self.run_id, tags=entities)
 
     def text(self, content: str, file: str) -> None:
         """Store a text as an artifact."""
@@ -105,7 +105,7 @@ class Record:
         self.client.log_artifact(self.run_id, str(path), folder)
 
     def points(self, figures: Mapping[str, float], step: int, timestamp: int | None = None) -> None:
-        """Keep a point of each figure, and write if a block is full.
+        """Keep a point of each figure, and write if there are many.
 
         A figure that is not finite is kept as NaN: MLflow would store infinity as 1.8e308, which
         then wins every comparison.
@@ -123,18 +123,18 @@ class Record:
             self._points.append((name, value if math.isfinite(value) else math.nan, at, step))
         if time.monotonic() < self._not_before:
             return
-        if time.monotonic() - self._written > BLOCK_SECONDS:
+        if time.monotonic() - self._written > SECONDS_PER_WRITE:
             self.flush()
-        elif len(self._points) >= BLOCK_POINTS:
-            self.flush(at_least=BLOCK_POINTS)
+        elif len(self._points) >= POINTS_PER_WRITE:
+            self.flush(at_least=POINTS_PER_WRITE)
 
     def flush(self, *, patient: bool = False, at_least: int = 1) -> None:
         """Write the kept points. If the store cannot be reached they are kept for the next time.
 
         Args:
             patient: Try for up to a minute, then raise.
-            at_least: Keep a remainder of fewer points than this: a small block costs as much as a
-                large one.
+            at_least: Keep a remainder of fewer points than this: writing a few costs as much as
+                writing many.
 
         Raises:
             MlflowException: If ``patient`` and the store stays out of reach.
@@ -146,7 +146,7 @@ class Record:
                 self._write(at_least)
                 return
             except (MlflowException, OSError) as error:
-                self._not_before = time.monotonic() + BLOCK_SECONDS
+                self._not_before = time.monotonic() + SECONDS_PER_WRITE
                 if patient and left == 1:
                     raise
                 log.warning("The run store does not take points now, keeping them: %s", error)
@@ -155,9 +155,9 @@ class Record:
 
     def _write(self, at_least: int) -> None:
         while len(self._points) >= at_least:
-            block = self._points[:BLOCK_POINTS]
-            write_block(self.client, self._database, self.run_id, block)
-            del self._points[: len(block)]
+            points = self._points[:POINTS_PER_WRITE]
+            write_points(self.client, self._database, self.run_id, points)
+            del self._points[: len(points)]
         self._written = time.monotonic()
 
     @contextmanager
@@ -192,5 +192,5 @@ def _tag_texts(tags: Mapping[str, Any]) -> dict[str, str]:
     texts = {}
     for key, value in tags.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        texts[key if key.startswith("mlflow.") else safe_name(key)] = text[:MAX_TAG]
+        texts[key if key.startswith("mlflow.") else safe_name(key)] = text[:MAX_TAG_LENGTH]
     return texts

@@ -56,7 +56,7 @@ class Store:
 
 
 def _unquotes(name: str) -> bool:
-    """Whether the installed SQLAlchemy unquotes ``%25`` in a path; asked only if it matters."""
+    """Whether the installed SQLAlchemy unquotes ``%25`` in a path; looked up only if it matters."""
     if "%" not in name:
         return False
     from sqlalchemy.engine import make_url
@@ -202,19 +202,19 @@ def experiment_id(client: "MlflowClient", store: Store, name: str) -> str:
     """
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         location = None
         if store.artifacts is not None:
             location = f"{store.artifacts}/{urllib.parse.quote(name, safe='')}"
         try:
             return client.create_experiment(name, artifact_location=location)
         except MlflowException:
-            found = client.get_experiment_by_name(name)
-            if found is None:
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
                 raise
-    if found.lifecycle_stage != "active":
+    if experiment.lifecycle_stage != "active":
         raise ValueError(
             f"tracking.experiment={name}: was deleted in this store; restore it or rename"
         )
-    return str(found.experiment_id)
+    return str(experiment.experiment_id)

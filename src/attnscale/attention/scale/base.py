@@ -32,7 +32,7 @@ class ArgumentError(ValueError):
 
     Attributes:
         argument: Which argument of the mode's constructor.
-        value: What it was given.
+        value: The number.
         allowed: What it takes.
     """
 
@@ -189,12 +189,12 @@ class Scale(nn.Module):
         """Return what multiplies the initial W_q and its bias."""
         return 1.0
 
-    def optimizer_factors(self, d_k: int, rule: str) -> OptimizerFactors:
+    def optimizer_factors(self, d_k: int, kind: str) -> OptimizerFactors:
         """Return what multiplies the optimizer's numbers for W_q and its bias.
 
         Args:
             d_k: Size of a query or key.
-            rule: "adam", "adamw" or "sgd"; another optimizer by its class's name.
+            kind: The optimizer: "adam", "adamw" or "sgd"; another by its class's name.
 
         Raises:
             ValueError: If the mode knows no factors for the optimizer.

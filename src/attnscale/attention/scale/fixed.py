@@ -76,17 +76,17 @@ class NoneEquivalent(Folded):
     formula = "r, with W_q initialised × 1/√d_k and its optimizer's numbers changed to match sqrt"
     source = "derived above: the control that must train exactly as sqrt does"
 
-    def optimizer_factors(self, d_k: int, rule: str) -> OptimizerFactors:
+    def optimizer_factors(self, d_k: int, kind: str) -> OptimizerFactors:
         """Return the factors that the module's docstring derives."""
         c = d_k**-0.5
-        if rule == "adamw":
+        if kind == "adamw":
             return OptimizerFactors(lr=c, eps=1 / c, weight_decay=1 / c)
-        if rule == "adam":
+        if kind == "adam":
             return OptimizerFactors(lr=c, eps=1 / c, weight_decay=1 / c**2)
-        if rule == "sgd":
+        if kind == "sgd":
             return OptimizerFactors(lr=c**2, eps=1.0, weight_decay=1 / c**2)
         raise ValueError(
-            f"attention.scale=none_equiv: knows no factors for the optimizer {rule!r}; "
+            f"attention.scale=none_equiv: knows no factors for the optimizer {kind!r}; "
             "allowed are adam, adamw and sgd"
         )
 

@@ -194,8 +194,7 @@ class NGPT(Scale):
 
     def _squared(self) -> Tensor:
         """Return s², (head, d_k)."""
-        scale = self.scale * float(self.d_model**0.5)
-        return scale.square()
+        return (self.scale * float(self.d_model**0.5)).square()
 
     def learned_scale(self) -> Tensor:
         """Return the root mean square of s² over the components."""

@@ -127,7 +127,7 @@ def choose_scale(
     Args:
         scale: A name in :data:`SCALES`, or a positive, finite number that multiplies the scores.
         options: Options of the mode; those left out have their defaults.
-        statistics: What the data supplied, by name; more than the mode needs may be given.
+        statistics: What the data supplied, by name; may be more than the mode needs.
 
     Raises:
         ValueError: For an unknown name (with the nearest known one), a number that is not positive

@@ -5,8 +5,8 @@
     score_batchnorm  γ_head · (r − mean r) / √(var r + ε)     over all kept pairs of a batch
     nap              (r − mean r) / (std r + ε) · γ_head + β_head as the weights, without a softmax
 
-Means and deviations count what ``keep`` keeps and nothing else; deviations of a row divide by n. A
-bias before a softmax has no effect and is left out. A row with one key gets logit 0.
+Means and standard deviations count what ``keep`` keeps and nothing else; those of a row divide by
+n. A bias before a softmax has no effect and is left out. A row with one key gets logit 0.
 
 Sources: Gemma 2 technical report 2024 (``softcap``); Richter & Wattenhofer 2020, "Normalized
 Attention Without Probability Cage", and its code (``nap``; ``score_layernorm`` is the same
@@ -27,12 +27,12 @@ def _row_normed(scores: Tensor, keep: Tensor | None, eps: float) -> Tensor:
         n: Tensor | float = float(scores.shape[-1])
         centred = scores - scores.mean(dim=-1, keepdim=True)
     else:
-        kept = keep.expand(*keep.shape[:-1], scores.shape[-1])
-        n = kept.sum(dim=-1, keepdim=True).clamp_min(1).to(scores.dtype)
-        total = scores.masked_fill(~kept, 0.0).sum(dim=-1, keepdim=True)
-        centred = (scores - total / n).masked_fill(~kept, 0.0)
+        keep = keep.expand(*keep.shape[:-1], scores.shape[-1])
+        n = keep.sum(dim=-1, keepdim=True).clamp_min(1).to(scores.dtype)
+        total = scores.masked_fill(~keep, 0.0).sum(dim=-1, keepdim=True)
+        centred = (scores - total / n).masked_fill(~keep, 0.0)
     variance = centred.square().sum(dim=-1, keepdim=True) / n
-    # A row of equal scores has deviation 0, where a square root has no gradient.
+    # A row of equal scores has variance 0, where a square root has no gradient.
     flat = variance == 0
     std = variance.masked_fill(flat, 1.0).sqrt().masked_fill(flat, 0.0)
     return centred / (std + eps)
@@ -48,11 +48,11 @@ def _batch_moments(scores: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor,
         mean = scores.mean(dim=(0, 2, 3), keepdim=True)
         centred = scores - mean
     else:
-        kept = keep.broadcast_to(scores.shape)
+        keep = keep.broadcast_to(scores.shape)
         # Of each head: a mask may differ between them.
-        count = kept.sum(dim=(0, 2, 3), keepdim=True).clamp_min(1).to(scores.dtype)
-        mean = scores.masked_fill(~kept, 0.0).sum(dim=(0, 2, 3), keepdim=True) / count
-        centred = (scores - mean).masked_fill(~kept, 0.0)
+        count = keep.sum(dim=(0, 2, 3), keepdim=True).clamp_min(1).to(scores.dtype)
+        mean = scores.masked_fill(~keep, 0.0).sum(dim=(0, 2, 3), keepdim=True) / count
+        centred = (scores - mean).masked_fill(~keep, 0.0)
     variance = centred.square().sum(dim=(0, 2, 3), keepdim=True) / count
     return mean[0], variance[0], count[0] if count.dim() else count
 
@@ -103,7 +103,7 @@ class ScoreLayerNorm(Scale):
         return _row_normed(scores, keep, self.eps) * per_head(self.gain)
 
     def predicted_std(self, moments: Moments) -> float:
-        """Return the mean of γ; the row's own deviation divides by n, not n − 1."""
+        """Return the mean of γ; the row's own std divides by n, not n − 1."""
         return mean_of(self.gain) * moments.shrink
 
 
@@ -154,7 +154,7 @@ class ScoreBatchNorm(Scale):
             running.lerp_(new.flatten().to(running.dtype), share.to(running.dtype))
 
     def predicted_std(self, moments: Moments) -> float:
-        """Return the mean of γ times the share of the deviation that is within rows."""
+        """Return the mean of γ times the share of the standard deviation that is within rows."""
         return mean_of(self.gain) * moments.row_share
 
 

@@ -3,8 +3,8 @@
     Var_row(r) ≈ d_k · q_rms² · k_rms² · (1 − c̄),    c̄ the mean cosine of two inputs of a row
 
 for weights that are independent of the input, as they are before training. A mode's own
-``predicted_std`` takes it from there. In training q and k align, and the measured deviation leaves
-the prediction: that is what to look for.
+``predicted_std`` takes it from there. In training q and k align, and the measured std leaves the
+prediction: that is what to look for.
 
 All moments are averages over the same rows: real queries with two kept keys or more. That matters
 for the cosine in causal self-attention, where row i sees the first i + 1 positions only.
@@ -47,12 +47,12 @@ def _row_variance(values: Tensor, keep: Tensor) -> Tensor:
 
 
 def _row_share(scores: Tensor, keep: Tensor, rows: Tensor) -> float:
-    """Return the deviation within rows ÷ that of all kept pairs, root mean square over heads."""
+    """Return the std within rows ÷ that of all kept pairs, root mean square over heads."""
     shares = []
     for head in range(scores.shape[1]):
-        values, kept, counted = scores[:, head], keep[:, head], rows[:, head]
-        within = _row_variance(values, kept)[counted].mean()
-        shares.append(within / values[kept].var(correction=0).clamp_min(1e-30))
+        values, pairs, counted = scores[:, head], keep[:, head], rows[:, head]
+        within = _row_variance(values, pairs)[counted].mean()
+        shares.append(within / values[pairs].var(correction=0).clamp_min(1e-30))
     return float(torch.stack(shares).mean().sqrt())
 
 
@@ -96,7 +96,7 @@ def _moments(sample: Sample, parts: int, *, over_batch: bool) -> list[Moments]:
     of_first = rows.counted[:, :1]
     x_cos = torch.where(of_first, cosines, 0.0).sum(dim=(0, 2)) / of_first.sum()
     of_rows = rows.totals(sample.query_lengths.square(), n.log().square(), n / (n - 1))
-    found = torch.stack(
+    table = torch.stack(
         [
             *(by_part(of_rows) / by_part(rows.count)),
             by_part(k_squares) / by_part(used.sum(dim=(0, 2))),
@@ -125,7 +125,7 @@ def _moments(sample: Sample, parts: int, *, over_batch: bool) -> list[Moments]:
             shrink=shrink**0.5,
         )
         for (q_square, log_square, shrink, k_square, cosine), share in zip(
-            found.T.tolist(), shares, strict=True
+            table.T.tolist(), shares, strict=True
         )
     ]
 

@@ -47,7 +47,7 @@ class Statistic:
         unit: "nats", "keys", "rows" (a share of them), "logits", "scores", or "1".
         source: Where the definition, or the reason to look at it, comes from.
         group: What it is made of, one of :data:`GROUPS`; "qk" is vectors and projections.
-        of: Sample -> (head,); None where ``of_rows`` is given.
+        of: Sample -> (head,); None where ``of_rows`` is there.
         of_rows: Sample -> (batch, head, query), of which the mean over counted rows is taken; of a
             condition that is the share of rows where it holds.
     """
@@ -255,7 +255,7 @@ def measure(sample: Sample, names: Iterable[str]) -> dict[str, Tensor]:
         names: Keys of :data:`STATISTICS`.
 
     Returns:
-        For each name, in the order given, a tensor (head,), fp32 or wider, without gradient.
+        For each name, in their order, a tensor (head,), fp32 or wider, without gradient.
 
     Raises:
         ValueError: For an unknown name, or one that needs an input that the sample lacks.

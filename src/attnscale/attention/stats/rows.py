@@ -111,8 +111,8 @@ class Rows:
         low = (level * last).long()
         ends = torch.stack([low, (low + 1).minimum(last.long())], dim=-1)
         below, above = ordered.gather(-1, ends).unbind(dim=-1)
-        found = below + (above - below) * (level * last - low)
-        return torch.where(self.count > 0, found, 0.0)
+        quantiles = below + (above - below) * (level * last - low)
+        return torch.where(self.count > 0, quantiles, 0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from attnscale.attention.stats.vectors import (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """What one attention did with one batch. Give what the wanted statistics need.
+    """What one attention did with one batch. Pass what the statistics need.
 
     Polarity of every mask: True is kept, or real. Values at places that are hidden or not real are
     never used, whatever they are.
@@ -235,10 +235,10 @@ class Sample:
     @cached_property
     def x_cos(self) -> Float[Tensor, " head"]:
         """Mean cosine of two different real positions of a head's layer input."""
-        found = cosine_of_units(self.unit_x, self._real_x)
-        if len(found) == 1:
-            return found.expand(self.n_heads)
-        return found.repeat_interleave(self.n_heads // len(found))
+        cosines = cosine_of_units(self.unit_x, self._real_x)
+        if len(cosines) == 1:
+            return cosines.expand(self.n_heads)
+        return cosines.repeat_interleave(self.n_heads // len(cosines))
 
     @cached_property
     def q_var(self) -> Float[Tensor, " head"]:

@@ -28,18 +28,18 @@ def ratio(above: Tensor, below: Tensor) -> Tensor:
     return torch.where(some, above / torch.where(some, below, 1.0), 0.0)
 
 
-def blank(values: Tensor, kept: Tensor, weight: Tensor) -> Tensor:
+def blank(values: Tensor, keep: Tensor, weight: Tensor) -> Tensor:
     """Return 0 where values are not kept, whatever stands there.
 
     Args:
         values: Fp32 or wider.
-        kept: True where a value is kept; broadcastable to ``values``.
+        keep: True where a value is kept; broadcastable to ``values``.
         weight: The same as 1 and 0, in the type of ``values``.
     """
     # On a CPU a product is several times as fast as a choice, but 0 · ∞ is NaN.
     if values.device.type == "cpu" and bool(values.sum().isfinite()):
         return values * weight
-    return torch.where(kept, values, 0.0)
+    return torch.where(keep, values, 0.0)
 
 
 def component_variance(
@@ -118,6 +118,5 @@ def spectral_norm(
     product = r_q @ r_k.mT
     # The decomposition refuses what is not finite, and a run that diverges has such weights.
     finite = product.isfinite().all(dim=-1).all(dim=-1)
-    largest = torch.linalg.matrix_norm(product.where(finite[:, None, None], 0.0), ord=2)
-    checked: Tensor = largest.where(finite, torch.nan)
-    return checked
+    norms = torch.linalg.matrix_norm(product.where(finite[:, None, None], 0.0), ord=2)
+    return torch.where(finite, norms, torch.nan)

@@ -1,4 +1,4 @@
-"""Writing a block of points: by MLflow's client, and for the mass of them straight into SQLite.
+"""Writing points: by MLflow's client, and for the mass of them straight into SQLite.
 
 MLflow makes several objects of each point, which costs a small model a third of its step. Where the
 store is an SQLite file, only the newest point of each metric goes through ``log_batch``, which
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Point = tuple[str, float, int, int]
 """(metric name, value, milliseconds since 1970, optimizer step)."""
 
-MOST_AT_ONCE = 1000
+MAX_POINTS_PER_CALL = 1000
 """Points that MLflow takes in one call."""
 
 INSERT = (
@@ -39,9 +39,9 @@ def _place(point: Point) -> tuple[int, int, float]:
 def _send(client: "MlflowClient", run_id: str, points: list[Point]) -> None:
     from mlflow.entities import Metric
 
-    for first in range(0, len(points), MOST_AT_ONCE):
-        block = points[first : first + MOST_AT_ONCE]
-        client.log_batch(run_id, metrics=[Metric(*point) for point in block])
+    for first in range(0, len(points), MAX_POINTS_PER_CALL):
+        metrics = [Metric(*point) for point in points[first : first + MAX_POINTS_PER_CALL]]
+        client.log_batch(run_id, metrics=metrics)
 
 
 def _insert(database: PurePath, run_id: str, points: list[Point]) -> bool:
@@ -60,7 +60,7 @@ def _insert(database: PurePath, run_id: str, points: list[Point]) -> bool:
     return True
 
 
-def write_block(
+def write_points(
     client: "MlflowClient", database: PurePath | None, run_id: str, points: list[Point]
 ) -> None:
     """Write points to a run.
@@ -77,15 +77,15 @@ def write_block(
     """
     newest: dict[str, Point] = {}
     for point in points:
-        held = newest.get(point[0])
-        if held is None or _place(point) >= _place(held):
+        other = newest.get(point[0])
+        if other is None or _place(point) >= _place(other):
             newest[point[0]] = point
     if database is None or len(newest) == len(points):
         _send(client, run_id, points)
         return
     last = list(newest.values())
     _send(client, run_id, last)
-    chosen = {id(point) for point in last}
-    rest = [point for point in points if id(point) not in chosen]
+    sent = {id(point) for point in last}
+    rest = [point for point in points if id(point) not in sent]
     if not _insert(database, run_id, rest):
         _send(client, run_id, rest)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from attnscale.tracking.blocks import Point, write_block
+from attnscale.tracking.points import Point, write_points
 from attnscale.tracking.record import FINISHED, Record
 from attnscale.tracking.store import Store, find_store, sqlite_path, sqlite_uri
 
@@ -47,7 +47,7 @@ def test_both_ways_leave_the_same_store(store: Store, case: str) -> None:
     for database in (None, sqlite_path(store.uri)):
         record = Record.start(store, experiment="blocks", name=case)
         for block in BLOCKS[case]:
-            write_block(record.client, database, record.run_id, block)
+            write_points(record.client, database, record.run_id, block)
         record.end(FINISHED)
         runs.append(record.run_id)
     for table in ("metrics", "latest_metrics"):
@@ -83,7 +83,7 @@ def test_a_table_that_is_not_as_expected_is_left_to_the_client(
         connection.execute("CREATE TABLE metrics (run_uuid TEXT)")
     record = Record.start(store, experiment="blocks", name="strange")
     block = BLOCKS["curves"][0]
-    write_block(record.client, strange, record.run_id, block)
+    write_points(record.client, strange, record.run_id, block)
     assert len(contents(store, record.run_id, "metrics")) == len(block)
 
 
@@ -93,5 +93,5 @@ def test_a_run_that_was_deleted_takes_nothing(store: Store) -> None:
     record = Record.start(store, experiment="blocks", name="deleted")
     record.client.delete_run(record.run_id)
     with pytest.raises(MlflowException):
-        write_block(record.client, sqlite_path(store.uri), record.run_id, BLOCKS["not finite"][0])
+        write_points(record.client, sqlite_path(store.uri), record.run_id, BLOCKS["not finite"][0])
     assert contents(store, record.run_id, "metrics") == []
