@@ -8,7 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from attnscale.attention.scale import SCALES, choose_scale
+from attnscale.attention.scale import SCALES, scale_name
 
 MAX_NAME = 120
 _DULL = (
@@ -90,7 +90,7 @@ def check(overrides: Iterable[str], composed_scale: object) -> None:
         value = scale if isinstance(scale, int | float) else str(scale)
         if isinstance(value, str) and value not in SCALES:
             value = _number(value)
-        used.add(choose_scale(value).name)
+        used.add(scale_name(value))
     for override in parsed:
         option = re.fullmatch(r"attention\.options\.([^.]+)(\..+)?", override.key_or_group)
         if option and option[1] not in used and not open_ended:

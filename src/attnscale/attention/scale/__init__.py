@@ -34,6 +34,7 @@ from attnscale.attention.scale.registry import (
     choose_scale,
     name_of,
     options_of,
+    scale_name,
 )
 from attnscale.attention.scale.scores import NAP, ScoreBatchNorm, ScoreLayerNorm, SoftCap
 
@@ -71,5 +72,6 @@ __all__ = [
     "choose_scale",
     "name_of",
     "options_of",
+    "scale_name",
     "scores_of",
 ]

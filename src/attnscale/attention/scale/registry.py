@@ -117,6 +117,33 @@ class ScaleFactory:
             ) from error
 
 
+def scale_name(scale: str | float) -> str:
+    """Return the name of what ``attention.scale`` is set to, if there is such a mode.
+
+    Args:
+        scale: A name in :data:`SCALES`, or a positive, finite number that multiplies the scores.
+
+    Raises:
+        ValueError: For an unknown name (with the nearest known one), or a number that is not
+            positive and finite.
+    """
+    if isinstance(scale, str):
+        if scale in SCALES:
+            return scale
+        near = difflib.get_close_matches(scale, SCALES, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"attention.scale={scale}: no such scale mode. Did you mean {near!r}? "
+            f"Allowed: {', '.join(SCALES)}, or a positive number"
+        )
+    huge = isinstance(scale, int) and scale > sys.float_info.max
+    if isinstance(scale, bool) or huge or not 0 < float(scale) < math.inf:
+        raise ValueError(
+            f"attention.scale={scale}: a number must be positive and finite; "
+            f"names are {', '.join(SCALES)}"
+        )
+    return f"{scale:g}"
+
+
 def choose_scale(
     scale: str | float,
     options: Mapping[str, float] | None = None,
@@ -125,38 +152,24 @@ def choose_scale(
     """Return what makes the scales that ``attention.scale`` names.
 
     Args:
-        scale: A name in :data:`SCALES`, or a positive, finite number that multiplies the scores.
+        scale: As in :func:`scale_name`.
         options: Options of the mode; those left out have their defaults.
         statistics: What the data supplied, by name; may be more than the mode needs.
 
     Raises:
-        ValueError: For an unknown name (with the nearest known one), a number that is not positive
-            and finite, or an option that the mode does not have.
+        ValueError: As :func:`scale_name`, and for an option that the mode does not have.
     """
-    options, statistics = options or {}, statistics or {}
+    name, options = scale_name(scale), dict(options or {})
     if not isinstance(scale, str):
         if options:
             raise ValueError(f"attention.scale={scale}: a number has no options")
-        huge = isinstance(scale, int) and scale > sys.float_info.max
-        if isinstance(scale, bool) or huge or not 0 < float(scale) < math.inf:
-            raise ValueError(
-                f"attention.scale={scale}: a number must be positive and finite; "
-                f"names are {', '.join(SCALES)}"
-            )
-        factor = {"factor": float(scale)}
-        return ScaleFactory(name=f"{scale:g}", kind=fixed.Constant, options=factor)
-    if scale not in SCALES:
-        near = difflib.get_close_matches(scale, SCALES, n=1, cutoff=0.0)[0]
-        raise ValueError(
-            f"attention.scale={scale}: no such scale mode. Did you mean {near!r}? "
-            f"Allowed: {', '.join(SCALES)}, or a positive number"
-        )
-    kind = SCALES[scale]
+        return ScaleFactory(name=name, kind=fixed.Constant, options={"factor": float(scale)})
+    kind = SCALES[name]
     known = options_of(kind)
     for option in options:
         if option not in known:
             raise ValueError(
-                f"attention.options.{scale}.{option}: unknown option; {scale!r} has: "
+                f"attention.options.{name}.{option}: unknown option; {name!r} has: "
                 f"{', '.join(known) or 'none'}"
             )
-    return ScaleFactory(name=scale, kind=kind, options=dict(options), statistics=dict(statistics))
+    return ScaleFactory(name=name, kind=kind, options=options, statistics=dict(statistics or {}))
