@@ -72,7 +72,13 @@ def test_from_an_experiment_file(shell: Any, case: str, toy: dict[str, str]) -> 
     assert_refused(shell, shell(*given, extra=toy), words)
 
 
-@pytest.mark.parametrize("app", ["src.train", "src.translate", "src.evaluate"])
+@pytest.mark.parametrize(
+    "app",
+    [
+        "src.train",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("src.translate", "src.evaluate")),
+    ],
+)
 @pytest.mark.parametrize("allow", [False, True], ids=["a node", "allow"])
 def test_from_a_checkpoint(shell: Any, app: str, allow: bool) -> None:
     config = plain(compose(["model=transformer"], folder=shell.path))
@@ -107,6 +113,7 @@ def test_own_classes_are_refused_and_then_allowed(shell: Any, toy: dict[str, str
     assert on.returncode == 0, on.stderr
 
 
+@pytest.mark.slow
 def test_own_classes_in_the_jobs_and_processes_of_a_sweep(shell: Any, toy: dict[str, str]) -> None:
     jobs = ("-m", "trainer=ddp_cpu", "task.max_epochs=1", "model.d_k=8,16", "data.n_train=40")
     done = shell(*jobs, TOY, "allow=[ownpackage]", extra=toy)

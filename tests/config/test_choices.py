@@ -81,6 +81,7 @@ def test_debug_runs(tmp_path: Path, name: str, more: tuple[str, ...], steps: int
     assert ("fit-profile.txt" in profiles) == (name == "profiler")
 
 
+@pytest.mark.slow
 def test_overfitting_repeats_its_batches(tmp_path: Path) -> None:
     small = (*SMALL, "data.batch_size=8", "optimizer.lr=1e-2")
     first = ran(tmp_path / "1", "debug=overfit", *small, "trainer.max_epochs=1")
