@@ -101,11 +101,11 @@ class History:
         """Return run name -> value of a metric, from the newest run of each name with a tag."""
         if self.client.get_experiment_by_name(self.experiment) is None:
             return {}
-        made: dict[str, float] = {}
+        newest: dict[str, float] = {}
         for run in self._search(f"tags.{tag} = '{text}'"):
             if metric in run.metrics:
-                made.setdefault(run.name, run.metrics[metric])
-        return made
+                newest.setdefault(run.name, run.metrics[metric])
+        return newest
 
     def matching(self, query: str) -> list[Run]:
         """Return the job runs of the experiment that an MLflow filter matches, oldest first.
@@ -139,8 +139,8 @@ class History:
     def parent(self, sweep: str) -> Run | None:
         """Return the parent run of a sweep, or None."""
         quoted = sweep.replace("'", "")
-        found = self._search(f"tags.sweep = '{quoted}' and tags.kind = 'sweep'", limit=1)
-        return found[0] if found else None
+        sweeps = self._search(f"tags.sweep = '{quoted}' and tags.kind = 'sweep'", limit=1)
+        return sweeps[0] if sweeps else None
 
     def points(self, run_id: str, metric: str) -> list[tuple[int, float, int]]:
         """Return (optimizer step, value, milliseconds since 1970) of a metric's points, by step."""
