@@ -1,7 +1,8 @@
 """Popular claims about the scale of attention, each with what settles it, and their verdicts.
 
 A claim is one record here: its text, the statistic, the judge that reads what theory computes and
-the judge that reads what was trained, with the experiments that train it.
+the judge that reads what was trained, with the experiments that train it. What adding one touches
+stands in ``docs/extending.md``.
 """
 
 from collections.abc import Callable, Sequence

@@ -2,7 +2,12 @@
 
 A batch is whatever the task understands, with a ``loss_weight`` for this process's mean loss, so
 that the mean over processes is the mean over the whole batch. A subclass gives the loaders,
-:meth:`train_lengths` and :meth:`train_tokens`; the rest it gives where there is something to say.
+:meth:`train_lengths` and :meth:`train_tokens`; the rest it gives where there is something to say:
+:meth:`labels` wherever there are :meth:`examples`.
+
+The loaders are made of a plan, the same on each process, and of what fetches one batch: it takes
+``self._processes().part(indices)``. With ``overfit`` the plan does not depend on the epoch, and
+validation is training's loader. ``data/gaussian.py`` has all of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence

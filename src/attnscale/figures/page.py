@@ -51,7 +51,7 @@ class Figure:
     """A figure.
 
     Attributes:
-        name: Name of its PNG file, without the ending.
+        name: Name of its PNG file, without the ending; no other figure of the page has it.
         spec: Vega-Lite.
         caption: What it shows.
     """

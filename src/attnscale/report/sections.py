@@ -1,4 +1,8 @@
-"""The parts of a report: curves, mechanism, what was swept."""
+"""The parts of a report: curves, mechanism, what was swept.
+
+Each is a function from the grid of runs to a section, which has its place in ``page.py``; where
+there is nothing to show, it returns None or says so. A figure has its rows beside it as a table.
+"""
 
 from dataclasses import replace
 
