@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -245,11 +246,11 @@ def test_one_side_that_does_not_vary() -> None:
 @pytest.mark.parametrize("lower_is_better", [True, False])
 def test_the_direction_says_which_is_better(lower_is_better: bool) -> None:
     low, high = {0: 1.0, 1: 1.1, 2: 0.9}, {0: 5.1, 1: 5.0, 2: 5.2}
-    found = compare(low, high, lower_is_better=lower_is_better)
+    found = replace(compare(low, high), lower_is_better=lower_is_better)
     assert (verdict(found), found.better) == ("lower", lower_is_better)
-    found = compare(high, low, lower_is_better=lower_is_better)
+    found = replace(compare(high, low), lower_is_better=lower_is_better)
     assert (verdict(found), found.better) == ("higher", not lower_is_better)
-    assert compare(low, low, lower_is_better=lower_is_better).better is None
+    assert replace(compare(low, low), lower_is_better=lower_is_better).better is None
 
 
 def test_the_verdict_is_whether_the_interval_excludes_0() -> None:

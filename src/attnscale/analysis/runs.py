@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnscale.tracking.history import History
-from attnscale.tracking.runs import OBJECTIVE, Run
+from attnscale.tracking.runs import Run
 from attnscale.tracking.store import Store
-
-__all__ = ["OBJECTIVE", "Asked", "Run", "find_runs"]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from attnscale.analysis.estimate import Estimate, estimate
-from attnscale.tracking.runs import OBJECTIVE, Run
+from attnscale.tracking.runs import Run
 
 SCALE, D_K, LR = "attention.scale", "model.d_k", "optimizer.lr"
 FIRST = (SCALE, "model._target_", D_K, LR)
@@ -43,18 +43,13 @@ class Setting:
     @property
     def losses(self) -> dict[int, float]:
         """Seed -> best validation loss of the runs that finished."""
-        return self.by_seed(OBJECTIVE)
+        return {run.seed: run.loss for run in self.runs if run.loss is not None}
 
     @property
     def mean_loss(self) -> float:
         """Mean of the losses over seeds, infinite without any."""
         losses = self.losses.values()
         return sum(losses) / len(losses) if losses else math.inf
-
-    def by_seed(self, metric: str) -> dict[int, float]:
-        """Return seed -> a metric of the runs that finished."""
-        values = ((run.seed, run.value(metric)) for run in self.runs)
-        return {seed: value for seed, value in values if value is not None}
 
     def estimate(self, metric: str) -> Estimate | None:
         """Return mean and spread of a metric over the runs that finished, or None."""
@@ -129,10 +124,6 @@ def is_number(text: str) -> bool:
         return False
 
 
-def _noise(key: str) -> bool:
-    return key in NOISE or key.startswith(NOISE_PREFIXES)
-
-
 def _order(value: str) -> tuple[int, float, str]:
     """Sort numbers as numbers, before words."""
     return (0, float(value), "") if is_number(value) else (1, 0.0, value)
@@ -147,7 +138,12 @@ def _groups(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], l
 
 def varying(runs: Sequence[Run]) -> list[str]:
     """Return the parameters that differ between runs, the telling ones first."""
-    keys = {key for run in runs for key in run.parameters if not _noise(key)}
+    keys = {
+        key
+        for run in runs
+        for key in run.parameters
+        if key not in NOISE and not key.startswith(NOISE_PREFIXES)
+    }
     differ = [key for key in keys if len({run.parameters.get(key, MISSING) for run in runs}) > 1]
     return sorted(differ, key=lambda key: (FIRST.index(key) if key in FIRST else len(FIRST), key))
 

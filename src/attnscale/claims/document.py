@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnscale.analysis.rates import Results, rate_rows
-from attnscale.analysis.tables import markdown_table
 from attnscale.claims.list import Settled
+from attnscale.figures.page import markdown_table
 
 
 def settled_row(settled: Settled) -> list[Any]:

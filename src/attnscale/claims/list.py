@@ -4,13 +4,19 @@ A claim is one record here: its text, the statistic, the judge that reads what t
 the judge that reads what was trained, with the experiments that train it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from attnscale.analysis.rates import Results
 from attnscale.claims import theory, training
 from attnscale.claims.evidence import Evidence
 from attnscale.claims.judgement import FAILS, HOLDS, OPEN, Judgement, together
+from attnscale.tracking.history import History
+from attnscale.tracking.runs import Run
+from attnscale.tracking.store import Store
+
+VARIANTS = ("model.init", "model.norm", "optimizer._target_")
+"""Parameters that some claims vary beside scale, d_k, rate and seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +48,6 @@ class Settled:
     judgement: Judgement
 
 
-def _not_run(experiments: Sequence[str]) -> Judgement:
-    commands = ", ".join(f"`python -m src.train -m experiment={name}`" for name in experiments)
-    return Judgement(OPEN, f"not run: {commands}")
-
-
 def _judge(claim: Claim, evidence: Evidence, results: Results) -> Judgement:
     """Judge a claim by theory, by training, or by both together."""
     recorded = {name: results[name] for name in claim.experiments if results.get(name)}
@@ -57,7 +58,9 @@ def _judge(claim: Claim, evidence: Evidence, results: Results) -> Judgement:
     elif recorded:
         parts.append(Judgement(OPEN, f"recorded, not judged yet: {', '.join(recorded)}"))
     elif claim.experiments:
-        parts.append(_not_run(claim.experiments))
+        names = claim.experiments
+        commands = ", ".join(f"`python -m src.train -m experiment={name}`" for name in names)
+        parts.append(Judgement(OPEN, f"not run: {commands}"))
     verdict = together([part.verdict for part in parts])
     if verdict == HOLDS and any(part.verdict == OPEN for part in parts):
         verdict = OPEN
@@ -214,3 +217,30 @@ CLAIMS: tuple[Claim, ...] = (
         experiments=("claim_initialisation",),
     ),
 )
+
+
+def sweep_of(store: Store, group: str, experiment: str) -> list[Run]:
+    """Return the runs of the newest finished sweep of an experiment; none if there is none.
+
+    Args:
+        store: Where runs are recorded.
+        group: MLflow's experiment.
+        experiment: Name of a file in ``conf/experiment/``.
+    """
+    runs = History(store, group).newest_of(f"experiment={experiment}")
+    varied = [
+        key for key in VARIANTS if len({run.parameters.get(key) for run in runs} - {None}) > 1
+    ]
+    return [
+        replace(
+            run,
+            variant=" ".join(f"{key.rpartition('.')[2]}={run.parameters[key]}" for key in varied),
+        )
+        for run in runs
+    ]
+
+
+def claim_results(store: Store, group: str) -> dict[str, list[Run]]:
+    """Return the recorded sweeps of all claims, by experiment."""
+    names = dict.fromkeys(name for claim in CLAIMS for name in claim.experiments)
+    return {name: sweep_of(store, group, name) for name in names}

@@ -64,8 +64,7 @@ def _theory(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
 
 
 def _make(config: TheoryConfig, record: Record) -> Result:
-    from attnscale.claims.list import judge_all
-    from attnscale.claims.sweeps import claim_results
+    from attnscale.claims.list import claim_results, judge_all
     from attnscale.figures.page import write_page
     from attnscale.report.theory import claims_section, make_theory
 
@@ -114,7 +113,7 @@ def _document(
     folder: Path, options: Mapping[str, Any], record: Record, results: Any, settled: Any
 ) -> None:
     from attnscale.claims.document import claims_document
-    from attnscale.claims.sweeps import sweep_of
+    from attnscale.claims.list import sweep_of
     from attnscale.report.modes import mode_figures, modes_document
 
     folder.mkdir(parents=True, exist_ok=True)

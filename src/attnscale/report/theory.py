@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnscale.analysis.estimate import Estimate
-from attnscale.analysis.tables import table_of
 from attnscale.claims.document import settled_row
 from attnscale.claims.evidence import Evidence, collect
 from attnscale.claims.list import Settled
 from attnscale.figures import theory as charts
-from attnscale.figures.page import Figure, Section, Table
+from attnscale.figures.page import Figure, Section, Table, table_of
 from attnscale.theory import tables
 from attnscale.theory.initialisation import InitialStd, initial_stds
 
