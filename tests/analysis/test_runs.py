@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscale.analysis.runs import Asked, find_runs
+from attnscale.analysis.settings import Asked, find_runs
 from attnscale.tracking.record import FAILED, FINISHED, Record
 from attnscale.tracking.runs import OBJECTIVE, Run, finite, plain_text
 from attnscale.tracking.store import Store

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscale.analysis.runs import Asked, find_runs
+from attnscale.analysis.settings import Asked, find_runs
 from attnscale.tracking.history import History
 from attnscale.tracking.record import FAILED, FINISHED, Record
 from attnscale.tracking.runs import Run

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from attnscale.analysis.runs import Asked
-from attnscale.analysis.settings import make_grid
+from attnscale.analysis.settings import Asked, make_grid
 from attnscale.cli.report import write
 from attnscale.report.page import Report, drawn_settings, make_report
 from attnscale.tracking.history import History

@@ -182,11 +182,11 @@ def test_saturated_means_are_integrals_over_the_gap() -> None:
         return ratio * float(value)
 
     limit = closed_form_softmax.saturated(n, beta)
-    assert 1 - limit.p_max == pytest.approx(integral("p_max"), rel=1e-5)
-    assert 1 - limit.concentration == pytest.approx(integral("concentration"), rel=1e-5)
+    assert 1 - limit["p_max"] == pytest.approx(integral("p_max"), rel=1e-5)
+    assert 1 - limit["concentration"] == pytest.approx(integral("concentration"), rel=1e-5)
     for name in ("entropy", "jacobian", "jacobian_square"):
-        assert getattr(limit, name) == pytest.approx(integral(name), rel=1e-5), name
-    assert limit.gain == pytest.approx(beta * math.sqrt(limit.jacobian_square))
+        assert limit[name] == pytest.approx(integral(name), rel=1e-5), name
+    assert limit["gain"] == pytest.approx(beta * math.sqrt(limit["jacobian_square"]))
     below = closed_form_softmax.share_below(n, beta, tau)
     assert below == pytest.approx(ratio * math.log(9))
     top = (1 + math.sqrt(0.9)) / 2

@@ -1,4 +1,4 @@
-"""Which runs belong together: everything that varies except the seed, found by itself.
+"""Which runs were asked for, and which belong together: what varies except the seed, by itself.
 
 Of the parameters that vary, those are kept that tell settings apart; one that always changes
 together with others is left out of the name and listed as a confound.
@@ -8,9 +8,12 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from attnscale.analysis.estimate import Estimate, estimate
+from attnscale.tracking.history import History
 from attnscale.tracking.runs import Run
+from attnscale.tracking.store import Store
 
 SCALE, D_K, LR = "attention.scale", "model.d_k", "optimizer.lr"
 FIRST = (SCALE, "model._target_", D_K, LR)
@@ -21,6 +24,23 @@ NOISE_PREFIXES = ("tracking.", "tags.", "callbacks.", "trainer.default_root_dir"
 MISSING = "–"
 MAX_CELLS = 10_000
 """Combinations of values of which the missing ones are listed."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person asked for; one of the four, or several sweeps.
+
+    Attributes:
+        sweep: "latest", a sweep's name or folder, or several of them with commas between.
+        runs: Run ids.
+        filter: A filter of MLflow.
+        experiment: MLflow's experiment.
+    """
+
+    sweep: str
+    runs: Sequence[str]
+    filter: str | None
+    experiment: str
 
 
 @dataclass(frozen=True)
@@ -95,6 +115,25 @@ class Grid:
             if all(is_number(s.values[key]) for s in self.settings)
             and len({s.values[key] for s in self.settings}) > 1
         ]
+
+
+def find_runs(store: Store, asked: Asked) -> list[Run]:
+    """Return the runs that were asked for.
+
+    Raises:
+        ValueError: If there is nothing of that name in the store.
+    """
+    history = History(store, asked.experiment)
+    if asked.runs:
+        runs = [history.by_id(run_id) for run_id in asked.runs]
+    elif asked.filter is not None:
+        runs = history.matching(asked.filter)
+    else:
+        names = (part.strip() for part in asked.sweep.split(","))
+        # A sweep's folder has the sweep's name.
+        sweeps = [Path(name).name if "/" in name else name for name in names]
+        runs = [run for sweep in sweeps for run in history.sweep_runs(sweep)]
+    return list({run.run_id: run for run in runs}.values())
 
 
 def short(key: str) -> str:

@@ -112,8 +112,7 @@ def _make(config: TheoryConfig, record: Record) -> Result:
 def _document(
     folder: Path, options: Mapping[str, Any], record: Record, results: Any, settled: Any
 ) -> None:
-    from attnscale.claims.document import claims_document
-    from attnscale.claims.list import sweep_of
+    from attnscale.claims.list import claims_document, sweep_of
     from attnscale.report.modes import mode_figures, modes_document
 
     folder.mkdir(parents=True, exist_ok=True)

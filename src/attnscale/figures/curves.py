@@ -151,16 +151,13 @@ def growth(rows: Rows) -> Spec:
     return top(panels(rows, "path", draw, columns=2), RUNS)
 
 
-def run_curves(
-    curves: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], title: str, *, columns: int = 2
-) -> Spec:
+def run_curves(curves: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], title: str) -> Spec:
     """Draw a panel per metric with a line per run, on logarithmic axes.
 
     Args:
         curves: Metric name to (run name to its curve); points that are not finite and positive are
             left out, a logarithmic axis has no place for them.
         title: Title of the whole figure.
-        columns: Panels side by side.
 
     Raises:
         ValueError: If there is nothing to draw.
@@ -191,7 +188,7 @@ def run_curves(
     def draw(group: Rows) -> Spec:
         return {"data": data(group), **line}
 
-    body = panels(rows, "metric", draw, columns=columns)
+    body = panels(rows, "metric", draw, columns=2)
     return top({"title": {"text": title, "anchor": "start"}, **body}, RUNS)
 
 

@@ -98,7 +98,7 @@ def statistic_rows(grid: Grid, paths: Sequence[str], max_points: int) -> list[di
     """Return points of the statistics: setting, path, statistic, step, value, low, high."""
     limit = min(MAX_PANEL_POINTS, max_points)
     return [
-        {**row, "path": path, "statistic": label}
+        {**row, "path": path, "statistic": label, "panel": f"{path}: {label}"}
         for path in paths
         for name, label in STATISTICS.items()
         for setting in grid.settings
@@ -174,8 +174,6 @@ def mechanism_section(grid: Grid, max_points: int) -> Section:
             text=("These runs recorded no statistics of their attentions.",),
         )
     rows = statistic_rows(grid, paths, max_points)
-    for row in rows:
-        row["panel"] = f"{row['path']}: {row['statistic']}"
     figures = [
         Figure(
             name="attention_statistics",

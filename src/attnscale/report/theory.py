@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnscale.analysis.estimate import Estimate
-from attnscale.claims.document import settled_row
 from attnscale.claims.evidence import Evidence, collect
 from attnscale.claims.list import Settled
 from attnscale.figures import theory as charts
@@ -191,7 +190,7 @@ def claims_section(settled: Sequence[Settled]) -> Section:
             Table(
                 name="claims",
                 columns=("", "claim", "verdict", "statistic", "value"),
-                rows=[settled_row(one) for one in settled],
+                rows=[one.row for one in settled],
                 caption="Popular claims about the scale of attention",
             ),
         ),

@@ -25,7 +25,6 @@ divisor n − 1; the factor (n − 1)/n turns it into the variance with divisor 
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.integrate import quad
@@ -59,42 +58,24 @@ def top_gap_density(n: int) -> float:
     return n * (n - 1) * float(value)
 
 
-@dataclass(frozen=True)
-class Saturated:
-    """Means over rows of n Gaussian logits of a large deviation β, to first order in 1/β.
+def saturated(n: int, beta: float) -> dict[str, float]:
+    """Return means over rows of n Gaussian logits of a large deviation β, to first order in 1/β.
 
-    Attributes:
-        p_max: Largest weight.
-        concentration: Σp².
-        entropy: In nats.
-        jacobian: ‖J‖_F.
-        jacobian_square: ‖J‖_F².
-        gain: β · rms‖J‖_F = √(ρβ/3).
-    """
-
-    p_max: float
-    concentration: float
-    entropy: float
-    jacobian: float
-    jacobian_square: float
-    gain: float
-
-
-def saturated(n: int, beta: float) -> Saturated:
-    """Return the large-β means of n Gaussian logits of deviation ``beta``.
+    By statistic: "p_max", the largest weight; "concentration", Σp²; "entropy" in nats; "jacobian",
+    ‖J‖_F, and "jacobian_square", its square; "gain", β · rms‖J‖_F = √(ρβ/3).
 
     Raises:
         ValueError: If ``n`` is below 2 or ``beta`` is not positive.
     """
     ratio = _ratio(n, beta)
-    return Saturated(
-        p_max=1 - math.log(2) * ratio,
-        concentration=1 - ratio,
-        entropy=math.pi**2 / 6 * ratio,
-        jacobian=ratio,
-        jacobian_square=ratio / 3,
-        gain=beta * math.sqrt(ratio / 3),
-    )
+    return {
+        "p_max": 1 - math.log(2) * ratio,
+        "concentration": 1 - ratio,
+        "entropy": math.pi**2 / 6 * ratio,
+        "jacobian": ratio,
+        "jacobian_square": ratio / 3,
+        "gain": beta * math.sqrt(ratio / 3),
+    }
 
 
 def share_below(n: int, beta: float, tau: float) -> float:

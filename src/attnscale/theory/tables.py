@@ -184,12 +184,10 @@ def _limits(key: str, n: int, beta: float) -> list[tuple[str, float]]:
     if key == "entropy_norm" and beta <= critical / 2:
         limits.append(("small β", softmax.entropy_small_beta(n, beta) / math.log(n)))
     if beta >= 1.5 * critical:
-        limit = softmax.saturated(n, beta)
+        means = softmax.saturated(n, beta)
         values = {
-            "entropy_norm": limit.entropy / math.log(n),
-            "p_max": limit.p_max,
-            "jacobian": limit.jacobian,
-            "gain": limit.gain,
+            **means,
+            "entropy_norm": means["entropy"] / math.log(n),
             "live": softmax.live_share(n, beta, LIVE_FROM),
             "saturated": 1 - softmax.share_below(n, beta, SATURATED_ABOVE),
         }
