@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnscale.analysis.settings import Grid
-from attnscale.figures.attention import (
-    Histogram,
-    Map,
-    histograms,
-    histograms_in,
-    maps,
-    maps_in,
-)
+from attnscale.figures.attention import Histogram, Map, histograms, histograms_in, maps, maps_in
 from attnscale.figures.page import Figure, Section
 from attnscale.tracking.history import History
 from attnscale.tracking.runs import Run

@@ -22,11 +22,7 @@ from attnscale.theory.simulate import (
     draw_logits,
     score_variance,
 )
-from attnscale.theory.simulate_softmax import (
-    INIT_CASES,
-    SATURATED_ABOVE,
-    softmax_statistics,
-)
+from attnscale.theory.simulate_softmax import INIT_CASES, SATURATED_ABOVE, softmax_statistics
 
 Rows = list[dict[str, Any]]
 
