@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from attnscale.analysis.estimate import Interval, check_level, finite_array, mean_and_std
+from attnscale.analysis.estimate import Interval, finite_array, mean_and_std
 
 Values = Mapping[int, float]
 """A figure of one setting: seed -> value."""
@@ -125,7 +125,8 @@ def compare(a: Values, b: Values, level: float = 0.95) -> Difference:
     Raises:
         ValueError: A side without runs, a value that is not finite, or a level out of range.
     """
-    check_level(level)
+    if not 0 < level < 1:
+        raise ValueError(f"level={level}: must be between 0 and 1")
     x, y = finite_array(list(a.values())), finite_array(list(b.values()))
     seeds = sorted(a.keys() & b.keys())
     if len(seeds) > 1:
