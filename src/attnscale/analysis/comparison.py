@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from attnscale.analysis.estimate import Interval, check_level, finite_array, mean_and_std
+from attnscale.analysis.estimate import Interval, finite_array, mean_and_std
 
 Values = Mapping[int, float]
 """A figure of one setting: seed -> value."""
@@ -110,9 +110,7 @@ def in_words(difference: Difference) -> str:
     return f"{difference.value:+.3g} ({interval.low:.3g} to {interval.high:.3g})"
 
 
-def compare(
-    a: Values, b: Values, level: float = 0.95, *, lower_is_better: bool = True
-) -> Difference:
+def compare(a: Values, b: Values, level: float = 0.95) -> Difference:
     """Compare two settings.
 
     The seeds alone decide the method, never the values. Two or more seeds in common: paired, over
@@ -123,29 +121,25 @@ def compare(
         a: Seed -> finite value of one setting.
         b: The same of the other.
         level: Of the interval, in (0, 1).
-        lower_is_better: Whether a lower value is the better one; passed on.
 
     Raises:
         ValueError: A side without runs, a value that is not finite, or a level out of range.
     """
-    check_level(level)
+    if not 0 < level < 1:
+        raise ValueError(f"level={level}: must be between 0 and 1")
     x, y = finite_array(list(a.values())), finite_array(list(b.values()))
     seeds = sorted(a.keys() & b.keys())
     if len(seeds) > 1:
         shared = np.array([[side[seed] for seed in seeds] for side in (a, b)], dtype=float)
         difference = _paired(shared[0], shared[1], level)
-        difference = replace(difference, left_out=len(x) + len(y) - 2 * len(seeds))
-    elif min(len(x), len(y)) > 1:
-        difference = _welch(x, y, level)
-    else:
-        value = mean_and_std(x)[0] - mean_and_std(y)[0]
-        difference = Difference(value, None, "one seed", n_a=len(x), n_b=len(y))
-    return replace(difference, lower_is_better=lower_is_better)
+        return replace(difference, left_out=len(x) + len(y) - 2 * len(seeds))
+    if min(len(x), len(y)) > 1:
+        return _welch(x, y, level)
+    value = mean_and_std(x)[0] - mean_and_std(y)[0]
+    return Difference(value, None, "one seed", n_a=len(x), n_b=len(y))
 
 
-def compare_family(
-    pairs: Sequence[tuple[Values, Values]], level: float = 0.95, *, lower_is_better: bool = True
-) -> list[Difference]:
+def compare_family(pairs: Sequence[tuple[Values, Values]], level: float = 0.95) -> list[Difference]:
     """Compare each a with its b, all as one family.
 
     Comparisons without a p value, because a side has one seed, do not count in m.
@@ -153,7 +147,6 @@ def compare_family(
     Args:
         pairs: (a, b) of every comparison that was made, for the level counts them.
         level: Of all intervals together, in (0, 1).
-        lower_is_better: Whether a lower value is the better one; passed on.
 
     Raises:
         ValueError: As :func:`compare`.
@@ -161,7 +154,7 @@ def compare_family(
     p_values = [p for a, b in pairs if (p := compare(a, b, level).p_value) is not None]
     corrected = 1 - (1 - level) / max(1, len(p_values))
     adjusted = iter(holm(p_values))
-    differences = [compare(a, b, corrected, lower_is_better=lower_is_better) for a, b in pairs]
+    differences = [compare(a, b, corrected) for a, b in pairs]
     return [d if d.p_value is None else replace(d, p_adjusted=next(adjusted)) for d in differences]
 
 

@@ -9,15 +9,16 @@ recorded of its data, seconds from the points' times.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from attnscale.analysis.estimate import Interval, check_level, student_interval
+from attnscale.analysis.estimate import Interval, student_interval
 from attnscale.analysis.settings import Setting
+from attnscale.figures.chart import thin
 from attnscale.tracking.runs import Curve, Point
 
 MAX_POINTS = 300
@@ -38,16 +39,6 @@ class Exponent:
     value: float
     interval: Interval | None
     n: int
-
-
-def thinned(steps: Collection[int], max_points: int = MAX_POINTS) -> list[int]:
-    """Return at most ``max_points`` of some steps in order, the first and the last among them."""
-    ordered = sorted(steps)
-    if len(ordered) <= max_points:
-        return ordered
-    stride = math.ceil((len(ordered) - 1) / (max_points - 1))
-    regular = ordered[::stride]
-    return regular if regular[-1] == ordered[-1] else [*regular, ordered[-1]]
 
 
 def joined(
@@ -73,7 +64,8 @@ def joined(
     per_epoch, per_step = first.get(STEPS_PER_EPOCH), first.get(TOKENS_PER_STEP)
     label = setting.label
     rows: list[dict[str, Any]] = []
-    for step in thinned({step for table in tables for step in table}, max_points):
+    steps = sorted({step for table in tables for step in table})
+    for step in thin(steps, max_points):
         points = [table[step] for table in tables if step in table]
         values = [point.value for point in points]
         rows.append(
@@ -97,17 +89,18 @@ def reach(curve: Curve, target: float) -> Point | None:
     return min((point for point in curve if point.value <= target), default=None)
 
 
-def growth_exponent(d: Sequence[float], std: Sequence[float], level: float = 0.95) -> Exponent:
+def growth_exponent(d: Sequence[float], std: Sequence[float]) -> Exponent:
     """Fit the power with which a standard deviation grows with a width.
+
+    Its 95 % interval takes the points as independent.
 
     Args:
         d: Widths, positive, two or more different ones. A width may come up once per seed.
         std: The standard deviation at each, positive, in any unit.
-        level: Of the interval, in (0, 1). It takes the points as independent.
 
     Raises:
-        ValueError: Lengths that differ, fewer than two different widths, a width or a standard
-            deviation that is not positive and finite, or a level out of range.
+        ValueError: Lengths that differ, fewer than two different widths, or a width or a standard
+            deviation that is not positive and finite.
     """
     if len(d) != len(std) or len(set(d)) < 2:
         raise ValueError(
@@ -115,7 +108,6 @@ def growth_exponent(d: Sequence[float], std: Sequence[float], level: float = 0.9
         )
     if not all(0 < value < math.inf for value in (*d, *std)):
         raise ValueError(f"d={list(d)}, std={list(std)}: all must be positive and finite")
-    check_level(level)
     n = len(d)
     fit = stats.linregress(np.log(d), np.log(std))
     slope = float(fit.slope)
@@ -123,4 +115,4 @@ def growth_exponent(d: Sequence[float], std: Sequence[float], level: float = 0.9
         return Exponent(slope, None, n)
     # linregress has no error where nothing varies.
     error = float(fit.stderr) if len(set(std)) > 1 else 0.0
-    return Exponent(slope, student_interval(slope, error, n - 2, level), n)
+    return Exponent(slope, student_interval(slope, error, n - 2), n)

@@ -1,4 +1,4 @@
-"""Which runs belong together: everything that varies except the seed, found by itself.
+"""Which runs were asked for, and which belong together: what varies except the seed, by itself.
 
 Of the parameters that vary, those are kept that tell settings apart; one that always changes
 together with others is left out of the name and listed as a confound.
@@ -8,9 +8,12 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from attnscale.analysis.estimate import Estimate, estimate
-from attnscale.tracking.runs import OBJECTIVE, Run
+from attnscale.tracking.history import History
+from attnscale.tracking.runs import Run
+from attnscale.tracking.store import Store
 
 SCALE, D_K, LR = "attention.scale", "model.d_k", "optimizer.lr"
 FIRST = (SCALE, "model._target_", D_K, LR)
@@ -21,6 +24,23 @@ NOISE_PREFIXES = ("tracking.", "tags.", "callbacks.", "trainer.default_root_dir"
 MISSING = "–"
 MAX_CELLS = 10_000
 """Combinations of values of which the missing ones are listed."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person asked for; one of the four, or several sweeps.
+
+    Attributes:
+        sweep: "latest", a sweep's name or folder, or several of them with commas between.
+        runs: Run ids.
+        filter: A filter of MLflow.
+        experiment: MLflow's experiment.
+    """
+
+    sweep: str
+    runs: Sequence[str]
+    filter: str | None
+    experiment: str
 
 
 @dataclass(frozen=True)
@@ -43,18 +63,13 @@ class Setting:
     @property
     def losses(self) -> dict[int, float]:
         """Seed -> best validation loss of the runs that finished."""
-        return self.by_seed(OBJECTIVE)
+        return {run.seed: run.loss for run in self.runs if run.loss is not None}
 
     @property
     def mean_loss(self) -> float:
         """Mean of the losses over seeds, infinite without any."""
         losses = self.losses.values()
         return sum(losses) / len(losses) if losses else math.inf
-
-    def by_seed(self, metric: str) -> dict[int, float]:
-        """Return seed -> a metric of the runs that finished."""
-        values = ((run.seed, run.value(metric)) for run in self.runs)
-        return {seed: value for seed, value in values if value is not None}
 
     def estimate(self, metric: str) -> Estimate | None:
         """Return mean and spread of a metric over the runs that finished, or None."""
@@ -102,6 +117,25 @@ class Grid:
         ]
 
 
+def find_runs(store: Store, asked: Asked) -> list[Run]:
+    """Return the runs that were asked for.
+
+    Raises:
+        ValueError: If there is nothing of that name in the store.
+    """
+    history = History(store, asked.experiment)
+    if asked.runs:
+        runs = [history.by_id(run_id) for run_id in asked.runs]
+    elif asked.filter is not None:
+        runs = history.matching(asked.filter)
+    else:
+        names = (part.strip() for part in asked.sweep.split(","))
+        # A sweep's folder has the sweep's name.
+        sweeps = [Path(name).name if "/" in name else name for name in names]
+        runs = [run for sweep in sweeps for run in history.sweep_runs(sweep)]
+    return list({run.run_id: run for run in runs}.values())
+
+
 def short(key: str) -> str:
     """Return the last word of a dotted key."""
     name = key.rpartition(".")[2]
@@ -129,10 +163,6 @@ def is_number(text: str) -> bool:
         return False
 
 
-def _noise(key: str) -> bool:
-    return key in NOISE or key.startswith(NOISE_PREFIXES)
-
-
 def _order(value: str) -> tuple[int, float, str]:
     """Sort numbers as numbers, before words."""
     return (0, float(value), "") if is_number(value) else (1, 0.0, value)
@@ -147,7 +177,12 @@ def _groups(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], l
 
 def varying(runs: Sequence[Run]) -> list[str]:
     """Return the parameters that differ between runs, the telling ones first."""
-    keys = {key for run in runs for key in run.parameters if not _noise(key)}
+    keys = {
+        key
+        for run in runs
+        for key in run.parameters
+        if key not in NOISE and not key.startswith(NOISE_PREFIXES)
+    }
     differ = [key for key in keys if len({run.parameters.get(key, MISSING) for run in runs}) > 1]
     return sorted(differ, key=lambda key: (FIRST.index(key) if key in FIRST else len(FIRST), key))
 

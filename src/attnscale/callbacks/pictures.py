@@ -134,8 +134,8 @@ class Pictures(TaskCallback):
 
     def draw(self) -> None:
         """Draw the pictures from the saved arrays, and hand them to the record."""
+        from attnscale.figures.attention import drawings
         from attnscale.figures.page import to_png
-        from attnscale.figures.snapshots import drawings
 
         files = {step: self.folder / f"step_{step:07d}.npz" for step in self.saved}
         for name, spec in drawings(files, self.entropies).items():

@@ -6,7 +6,7 @@ interval holds 0 is noise and is called so. With one seed there is no interval, 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from attnscale.analysis.comparison import (
     Difference,
@@ -42,13 +42,8 @@ class Answer:
 
     sentences: tuple[str, ...]
     best: Setting | None
-    comparisons: tuple[Comparison, ...] = field(default=())
+    comparisons: tuple[Comparison, ...] = ()
     headline: Comparison | None = None
-
-
-def number(value: float) -> str:
-    """Return four significant digits."""
-    return f"{value:.4g}"
 
 
 def reference_of(setting: Setting, grid: Grid) -> Setting | None:
@@ -59,7 +54,7 @@ def reference_of(setting: Setting, grid: Grid) -> Setting | None:
     return next((s for s in grid.settings if s.values == values and s is not setting), None)
 
 
-def compare_settings(grid: Grid, level: float = LEVEL) -> list[Comparison]:
+def compare_settings(grid: Grid) -> list[Comparison]:
     """Compare every sound setting with its reference, all as one family."""
     pairs = [
         (setting, reference)
@@ -68,7 +63,7 @@ def compare_settings(grid: Grid, level: float = LEVEL) -> list[Comparison]:
         and setting.sound
         and reference.sound
     ]
-    differences = compare_family([(a.losses, b.losses) for a, b in pairs], level)
+    differences = compare_family([(a.losses, b.losses) for a, b in pairs], LEVEL)
     return [
         Comparison(setting, reference, difference)
         for (setting, reference), difference in zip(pairs, differences, strict=True)
@@ -86,12 +81,12 @@ def sentence(comparison: Comparison, family: int, best: Setting) -> str:
             f"{subject} the difference is {d.value:+.4g}, with one seed: "
             "nothing can be said about chance"
         )
-    low, high = number(d.interval.low), number(d.interval.high)
     many = f", corrected for {family} comparisons" if family > 1 else ""
     pairs = f"{d.n_a} and {d.n_b} runs" if d.method == "Welch t" else f"{d.n_a} seeds"
     text = (
         f"{subject} the difference is {d.value:+.4g} "
-        f"({100 * LEVEL:.0f} % interval {low} to {high}, {d.method}, {pairs}{many})"
+        f"({100 * LEVEL:.0f} % interval {d.interval.low:.4g} to {d.interval.high:.4g}, "
+        f"{d.method}, {pairs}{many})"
     )
     word = verdict_in_words(d)
     return f"{text}: {word}" if d.better is None else f"{text}: {word} than chance explains"
@@ -136,14 +131,14 @@ def make_answer(grid: Grid) -> Answer:
     if len(sound) == 1:
         others = sum(1 for setting in grid.settings if setting.losses) > 1
         what = "results and no diverged run" if others else "results"
-        text = f"Only {best.label} has {what}: best validation loss {number(best.mean_loss)} "
+        text = f"Only {best.label} has {what}: best validation loss {best.mean_loss:.4g} "
         return Answer((f"{text}({counted}).", *troubles), best)
     comparisons = compare_settings(grid)
     headline = next((c for c in comparisons if c.setting is best), None)
     estimate = best.estimate("val/best_loss")
     spread = "" if estimate is None or estimate.std is None else f" ± {estimate.std:.2g}"
     sentences = [
-        f"Lowest mean of the best validation loss: {best.label}, {number(best.mean_loss)}{spread} "
+        f"Lowest mean of the best validation loss: {best.label}, {best.mean_loss:.4g}{spread} "
         f"({counted})."
     ]
     family = sum(1 for c in comparisons if c.difference.interval is not None)
