@@ -9,7 +9,7 @@ recorded of its data, seconds from the points' times.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from scipy import stats
 
 from attnscale.analysis.estimate import Interval, student_interval
 from attnscale.analysis.settings import Setting
-from attnscale.figures.chart import thin
 from attnscale.tracking.runs import Curve, Point
 
 MAX_POINTS = 300
@@ -39,6 +38,16 @@ class Exponent:
     value: float
     interval: Interval | None
     n: int
+
+
+def thinned(steps: Collection[int], max_points: int = MAX_POINTS) -> list[int]:
+    """Return at most ``max_points`` of some steps in order, the first and the last among them."""
+    ordered = sorted(steps)
+    if len(ordered) <= max_points:
+        return ordered
+    stride = math.ceil((len(ordered) - 1) / (max_points - 1))
+    regular = ordered[::stride]
+    return regular if regular[-1] == ordered[-1] else [*regular, ordered[-1]]
 
 
 def joined(
@@ -64,8 +73,7 @@ def joined(
     per_epoch, per_step = first.get(STEPS_PER_EPOCH), first.get(TOKENS_PER_STEP)
     label = setting.label
     rows: list[dict[str, Any]] = []
-    steps = sorted({step for table in tables for step in table})
-    for step in thin(steps, max_points):
+    for step in thinned({step for table in tables for step in table}, max_points):
         points = [table[step] for table in tables if step in table]
         values = [point.value for point in points]
         rows.append(

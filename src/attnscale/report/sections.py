@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnscale.analysis.curves import EARLY_STEPS, growth_exponent, joined
+from attnscale.analysis.curves import EARLY_STEPS, growth_exponent, joined, thinned
 from attnscale.analysis.estimate import estimate
 from attnscale.analysis.rates import rate_rows
 from attnscale.analysis.settings import D_K, LR, SCALE, Grid, Setting, is_number, short_names
 from attnscale.figures import curves as charts
-from attnscale.figures.chart import thin
 from attnscale.figures.page import Figure, Section, Table, table_of
 from attnscale.tracking.runs import OBJECTIVE, Run
 
@@ -141,7 +140,7 @@ def growth_rows(grid: Grid, paths: Sequence[str], max_points: int) -> list[dict[
                 if run.outcome == "finished"
             ]
             common = set.intersection(*(set(t) for _, t in tables)) if tables else set()
-            for step in thin(sorted(common), min(MAX_PANEL_POINTS, max_points)):
+            for step in thinned(common, min(MAX_PANEL_POINTS, max_points)):
                 points = [(d, t[step]) for d, t in tables if t[step] > 0]
                 if len({d for d, _ in points}) < 2:
                     continue
