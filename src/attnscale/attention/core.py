@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from attnscale.attention.dropout import dropout as drop
-from attnscale.attention.masks import causal_keep, combine, softmax_over_kept
+from attnscale.attention.masks import causal_keep, softmax_over_kept
 from attnscale.attention.scale import Scale, choose_scale, name_of, scores_of
 
 BACKENDS = ("auto", "explicit", "fused")
@@ -177,7 +177,8 @@ def attend(
         scale = named_scale(scale, n_heads=q.shape[1], d_k=q.shape[-1])
     n_queries, n_keys = q.shape[2], k.shape[2]
     if causal and n_queries > 1:
-        keep = combine(keep, causal_keep(n_queries, n_keys, q.device))
+        earlier = causal_keep(n_queries, n_keys, q.device)
+        keep = earlier if keep is None else keep & earlier
     raw_q, raw_k = q, k
     q, k = scale.qk(q, k, keep)
     logits = weights = None
@@ -186,10 +187,7 @@ def attend(
     else:
         logits = scale.logits(scores_of(q, k), keep)
         weights = scale.weights(logits, keep)
-        dropped = weights.to(v.dtype)
-        if dropout > 0.0:
-            dropped = drop(dropped, dropout)
-        output = dropped @ v
+        output = drop(weights.to(v.dtype), dropout) @ v
     if tap is not None:
         tap(
             Attended(

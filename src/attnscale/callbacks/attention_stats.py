@@ -18,6 +18,7 @@ from torch import Tensor
 
 from attnscale.attention import Attended, attentions
 from attnscale.attention.stats import (
+    OF_WEIGHTS,
     STATISTICS,
     measure,
     predicted_stds,
@@ -189,7 +190,7 @@ class AttentionStats(StepCallback):
         names = tuple(
             name
             for name in self.names
-            if name != AT_VALIDATION and (softmax or STATISTICS[name].group != "weights")
+            if name != AT_VALIDATION and (softmax or name not in OF_WEIGHTS)
         )
         labels = (*names, PREDICTED)
         if len(attended[0].q) == 0:

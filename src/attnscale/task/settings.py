@@ -1,9 +1,21 @@
-"""How gradients become steps, and when training ends."""
+"""How gradients become steps, how the learning rate changes, and when training ends.
+
+The factor on the learning rate, with warm-up steps w, total steps T and step t (from 0):
+
+    constant      min(1, (t+1)/w)
+    cosine        min(1, (t+1)/w) during warm-up, then ½(1 + cos(π (t−w)/(T−w)))
+    inverse_sqrt  min((t+1)/w, √(w/(t+1))), w at least 1; Vaswani et al. 2017, equation 3, as a
+                  factor that peaks at 1 instead of an absolute rate
+"""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 CLIP_ALGORITHMS = ("norm", "value")
+SCHEDULES = ("constant", "cosine", "inverse_sqrt")
+
+Schedule = Callable[[int], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,3 +64,36 @@ class StepSettings:
         if self.max_epochs is not None and self.max_epochs >= 0:
             ends.append(self.max_epochs * self.steps_per_epoch(n_batches))
         return min(ends) if ends else None
+
+
+def make_schedule(name: str, *, warmup: int, total: int | None) -> Schedule | None:
+    """Return the factor as a function of the step, or None where it is always 1.
+
+    Args:
+        name: One of :data:`SCHEDULES`.
+        warmup: Optimizer steps of linear warm-up, from 0.
+        total: Optimizer steps of the whole run, or None if it has no end.
+
+    Raises:
+        ValueError: For an unknown name, a negative warm-up, or a cosine without an end.
+    """
+    if name not in SCHEDULES:
+        raise ValueError(f"optimizer.schedule={name}: allowed are {', '.join(SCHEDULES)}")
+    if warmup < 0:
+        raise ValueError(f"optimizer.warmup_steps={warmup}: must be at least 0")
+    if name == "cosine" and total is None:
+        raise ValueError(
+            "optimizer.schedule=cosine: needs an end; set trainer.max_epochs or trainer.max_steps"
+        )
+    if name == "constant" and warmup == 0:
+        return None
+    peak, falling = max(1, warmup), max(1, (total or 0) - warmup)
+
+    def factor(step: int) -> float:
+        if step < warmup or name == "constant":
+            return min(1.0, (step + 1) / peak)
+        if name == "inverse_sqrt":
+            return math.sqrt(peak / (step + 1))
+        return 0.5 * (1.0 + math.cos(math.pi * min(1.0, (step - warmup) / falling)))
+
+    return factor
