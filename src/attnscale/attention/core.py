@@ -20,6 +20,7 @@ from torch.nn import functional
 from attnscale.attention.dropout import dropout as drop
 from attnscale.attention.masks import causal_keep, softmax_over_kept
 from attnscale.attention.scale import Scale, choose_scale, name_of, scores_of
+from attnscale.checks import check_choice
 
 BACKENDS = ("auto", "explicit", "fused")
 FUSED_FROM_KEYS_CPU = 128
@@ -86,8 +87,7 @@ def choose_backend(backend: str, scale: Scale, n_keys: int, device: torch.device
     Raises:
         ValueError: For an unknown backend, or "fused" with a scale that needs the score matrix.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"attention.backend={backend}: allowed are {', '.join(BACKENDS)}")
+    check_choice("attention.backend", backend, BACKENDS)
     if backend == "fused" and not scale.fusible:
         raise ValueError(
             f"attention.backend=fused: scale mode {name_of(scale)!r} needs the score matrix; "

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from attnscale.attention.core import Attended, Tap, attend, choose_backend
 from attnscale.attention.dropout import Dropout
 from attnscale.attention.scale import Scale, ScaleFactory, choose_scale
+from attnscale.checks import check_min
 
 SIDES = ("source", "target")
 
@@ -99,8 +100,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         sizes = {"d_model": d_model, "n_heads": n_heads, "d_k": d_k, "d_v": d_v}
         for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"model.{name}={size}: must be at least 1")
+            check_min(f"model.{name}", size)
         for side in (queries, keys):
             if side not in SIDES:
                 raise ValueError(f"side {side!r}: allowed are {', '.join(SIDES)}")

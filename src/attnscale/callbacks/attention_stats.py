@@ -25,6 +25,7 @@ from attnscale.attention.stats import (
     sample_of,
     spectral_norm,
 )
+from attnscale.checks import check_min
 from attnscale.task.callback import StepCallback
 from attnscale.task.loop import Receiver
 
@@ -130,14 +131,8 @@ class AttentionStats(StepCallback):
                 f"callbacks.attention_stats.statistics: {', '.join(unknown)} unknown; "
                 f"allowed are {', '.join(STATISTICS)}"
             )
-        if every is not None and every < 1:
-            raise ValueError(
-                f"callbacks.attention_stats.every={every}: must be at least 1, or null"
-            )
-        if heads_every is not None and heads_every < 0:
-            raise ValueError(
-                f"callbacks.attention_stats.heads_every={heads_every}: must be at least 0, or null"
-            )
+        check_min("callbacks.attention_stats.every", every, or_else=", or null")
+        check_min("callbacks.attention_stats.heads_every", heads_every, 0, or_else=", or null")
         self.every, self.heads_every, self.names = every, heads_every, names
         self.steps_between = self.steps_between_heads = 1
         self.observations: list[Observation] = []

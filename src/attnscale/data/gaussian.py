@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from attnscale.checks import check_min
 from attnscale.data.batching import BlockLoader, shuffled
 from attnscale.data.module import DataModule
 
@@ -79,8 +80,7 @@ class GaussianData(DataModule):
             "eval_batch_size": eval_batch_size,
         }
         for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"data.{name}={size}: must be at least 1")
+            check_min(f"data.{name}", size)
         self.n = {"train": n_train, "val": n_val, "test": n_test}
         self.length, self.d_model = length, d_model
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size

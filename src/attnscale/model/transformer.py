@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnscale.attention import AttentionMaker, KeyValueCache, MultiHeadAttention
-from attnscale.model.embedding import Embedding
-from attnscale.model.layers import FeedForward, Residual, check_choice, initialise
+from attnscale.checks import check_choice, check_min
+from attnscale.model.layers import Embedding, FeedForward, Residual, initialise
 
 STACK_NORMS = ("pre", "post")
 
@@ -138,10 +138,8 @@ class Transformer(nn.Module):
         """
         super().__init__()
         check_choice("model.norm", norm, STACK_NORMS)
-        if n_layers < 1:
-            raise ValueError(f"model.n_layers={n_layers}: must be at least 1")
-        if d_model < 1:
-            raise ValueError(f"model.d_model={d_model}: must be at least 1")
+        check_min("model.n_layers", n_layers)
+        check_min("model.d_model", d_model)
 
         def embedding(size: int) -> Embedding:
             return Embedding(

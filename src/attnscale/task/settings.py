@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from attnscale.checks import check_choice, check_min
+
 CLIP_ALGORITHMS = ("norm", "value")
 SCHEDULES = ("constant", "cosine", "inverse_sqrt")
 
@@ -42,17 +44,10 @@ class StepSettings:
 
     def __post_init__(self) -> None:
         """Check the values against what is allowed."""
-        if self.accumulate < 1:
-            raise ValueError(
-                f"trainer.accumulate_grad_batches={self.accumulate}: must be at least 1"
-            )
-        if self.clip_value is not None and self.clip_value < 0:
-            raise ValueError(f"trainer.gradient_clip_val={self.clip_value}: must be at least 0")
-        if self.clip_algorithm not in (None, *CLIP_ALGORITHMS):
-            raise ValueError(
-                f"trainer.gradient_clip_algorithm={self.clip_algorithm}: "
-                f"allowed are {', '.join(CLIP_ALGORITHMS)}"
-            )
+        check_min("trainer.accumulate_grad_batches", self.accumulate)
+        check_min("trainer.gradient_clip_val", self.clip_value, 0)
+        if self.clip_algorithm is not None:
+            check_choice("trainer.gradient_clip_algorithm", self.clip_algorithm, CLIP_ALGORITHMS)
 
     def steps_per_epoch(self, n_batches: int) -> int:
         """Return the optimizer steps of an epoch of so many batches."""
@@ -77,10 +72,8 @@ def make_schedule(name: str, *, warmup: int, total: int | None) -> Schedule | No
     Raises:
         ValueError: For an unknown name, a negative warm-up, or a cosine without an end.
     """
-    if name not in SCHEDULES:
-        raise ValueError(f"optimizer.schedule={name}: allowed are {', '.join(SCHEDULES)}")
-    if warmup < 0:
-        raise ValueError(f"optimizer.warmup_steps={warmup}: must be at least 0")
+    check_choice("optimizer.schedule", name, SCHEDULES)
+    check_min("optimizer.warmup_steps", warmup, 0)
     if name == "cosine" and total is None:
         raise ValueError(
             "optimizer.schedule=cosine: needs an end; set trainer.max_epochs or trainer.max_steps"

@@ -9,7 +9,7 @@ import torch.distributed
 from torch import Tensor
 
 from attnscale.data.translation import TranslationBatch, TranslationData
-from attnscale.data.vocabulary import BEGIN, END, PADDING
+from attnscale.data.vocabulary import PADDING
 from attnscale.decoding.greedy import greedy
 from attnscale.metric.translation import TokenFigures, score
 from attnscale.model.cross_entropy import linear_cross_entropy
@@ -81,8 +81,7 @@ class Translation(TaskModule):
         """Add a block to the test figures, and translate it."""
         super().test_step(block, index)
         for batch in block:
-            model, source = self._transformer(), batch.source
-            sentences = greedy(model, source, padding=PADDING, begin=BEGIN, end=END)
+            sentences = greedy(self._transformer(), batch.source)
             self.translations.update(zip(batch.indices.tolist(), sentences, strict=True))
 
     def on_test_epoch_end(self) -> None:

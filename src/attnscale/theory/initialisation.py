@@ -20,7 +20,7 @@ from attnscale.attention import (
     tapped,
 )
 from attnscale.attention.stats import logit_std, predicted_std
-from attnscale.data.grammar import draw_pairs
+from attnscale.data.toy_translation import draw_pairs
 from attnscale.model.autoencoder import AttentionAutoencoder
 from attnscale.model.layers import INITS
 from attnscale.model.transformer import Transformer

@@ -22,13 +22,13 @@ from torch import Tensor
 
 from attnscale.attention.core import Attended
 from attnscale.attention.scale import scores_of
+from attnscale.attention.scale.base import widen
 from attnscale.attention.stats.rows import Rows, Spread
 from attnscale.attention.stats.vectors import (
     component_variance,
     cosine_of_units,
     ratio,
     unit_vectors,
-    widen,
 )
 
 

@@ -17,11 +17,6 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def widen(values: Tensor) -> Tensor:
-    """Return the tensor in fp32, or as it is where it is wider."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
-
-
 def ratio(above: Tensor, below: Tensor) -> Tensor:
     """Divide, with 0 where the denominator is 0: no statistic becomes NaN for want of data."""
     some = below > 0
