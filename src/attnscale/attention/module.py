@@ -31,18 +31,18 @@ class KeyValueCache:
     Attributes:
         grows: True for self-attention, where each step adds a position; False for cross-attention,
             where the source is projected once.
-        k: (batch, head, key, d_k), None before the first step.
-        v: (batch, head, key, d_v), None before the first step.
+        entries: Keys (batch, head, key, d_k) and values (batch, head, key, d_v), None before the
+            first step.
     """
 
     grows: bool
-    k: Tensor | None = None
-    v: Tensor | None = None
+    entries: tuple[Tensor, Tensor] | None = None
 
     def select(self, rows: Tensor) -> None:
         """Keep these sentences of the batch, in this order."""
-        if self.k is not None and self.v is not None:
-            self.k, self.v = self.k[rows], self.v[rows]
+        if self.entries is not None:
+            k, v = self.entries
+            self.entries = k[rows], v[rows]
 
 
 class MultiHeadAttention(nn.Module):
@@ -151,16 +151,16 @@ class MultiHeadAttention(nn.Module):
         return x.view(*x.shape[:-1], self.n_heads, size).transpose(1, 2)
 
     def _keys_and_values(
-        self, source: Tensor, cache: "KeyValueCache | None"
+        self, source: Tensor, cache: KeyValueCache | None
     ) -> tuple[Tensor, Tensor]:
-        if cache is not None and cache.k is not None and cache.v is not None and not cache.grows:
-            return cache.k, cache.v
+        before = None if cache is None else cache.entries
+        if before is not None and cache is not None and not cache.grows:
+            return before
         k, v = self._split(self.k(source), self.d_k), self._split(self.v(source), self.d_v)
-        if cache is None:
-            return k, v
-        if cache.k is not None and cache.v is not None:
-            k, v = torch.cat([cache.k, k], dim=2), torch.cat([cache.v, v], dim=2)
-        cache.k, cache.v = k, v
+        if before is not None:
+            k, v = torch.cat([before[0], k], dim=2), torch.cat([before[1], v], dim=2)
+        if cache is not None:
+            cache.entries = k, v
         return k, v
 
     def _informed(self, tap: Tap, source: Tensor) -> Tap:
@@ -175,7 +175,7 @@ class MultiHeadAttention(nn.Module):
         *,
         keep: Bool[Tensor, "..."] | None = None,
         causal: bool = False,
-        cache: "KeyValueCache | None" = None,
+        cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch query d_model"]:
         """Attend from ``query`` to ``source``, or to itself.
 

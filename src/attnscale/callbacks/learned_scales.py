@@ -9,6 +9,7 @@ Nothing is recorded for modes that learn no scale.
 import pytorch_lightning as pl
 
 from attnscale.attention import attentions
+from attnscale.callbacks.attention_stats import head_figures
 from attnscale.task.callback import TaskCallback
 
 
@@ -28,15 +29,9 @@ class LearnedScales(TaskCallback):
         figures: dict[str, float] = {}
         for path, attention in attentions(self.module.model).items():
             learned = attention.learned_scale()
-            if learned is None:
-                continue
-            values = learned.float().tolist()
-            figures[f"attention/{path}/learned_scale"] = sum(values) / len(values)
-            if self.per_head and len(values) > 1:
-                figures |= {
-                    f"attention/{path}/head{head}/learned_scale": value
-                    for head, value in enumerate(values)
-                }
+            if learned is not None:
+                values = {"learned_scale": learned.float().tolist()}
+                figures |= head_figures(path, values, per_head=self.per_head)
         if figures:
             self.module.write(figures, step)
 

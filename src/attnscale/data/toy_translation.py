@@ -236,11 +236,8 @@ class ToyTranslation(TranslationData):
         if split not in self.n:
             raise ValueError(f"data.split={split}: this corpus has {', '.join(self.n)}")
         drawn = draw_pairs(sum(self.n.values()), self.corpus_seed)
-        start = 0
-        for name, size in self.n.items():
-            if name == split:
-                break
-            start += size
+        before = list(self.n).index(split)
+        start = sum(list(self.n.values())[:before])
         texts = {"de": [a for a, _ in drawn], "en": [b for _, b in drawn]}
         part = slice(start, start + self.n[split])
         return texts[self.source][part], texts[self.target][part]

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from attnscale.data.gaussian import SequenceBatch
-from attnscale.metric.reconstruction import ReconstructionError
+from attnscale.metric import ReconstructionError
 from attnscale.task.module import TaskModule
 
 

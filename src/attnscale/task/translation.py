@@ -11,7 +11,7 @@ from torch import Tensor
 from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import PADDING
 from attnscale.decoding.greedy import greedy
-from attnscale.metric.translation import TokenFigures, score
+from attnscale.metric import TokenFigures, score
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer
 from attnscale.task.module import TaskModule
