@@ -17,11 +17,7 @@ class LearnedScales(TaskCallback):
     """Records the learned scales before the first step and at each validation."""
 
     def __init__(self, *, per_head: bool) -> None:
-        """Choose the detail.
-
-        Args:
-            per_head: Whether each head gets points of its own.
-        """
+        """Choose whether each head gets points of its own."""
         self.per_head = per_head
 
     def write(self, step: int) -> None:

@@ -22,6 +22,8 @@ SAMPLES = 20
 class Translation(TaskModule):
     """Trains a Transformer, and translates the test set."""
 
+    model: Transformer
+
     def __init__(self, *, label_smoothing: float, **parts: Any) -> None:
         """Take the parts of a :class:`TaskModule`.
 
@@ -41,14 +43,9 @@ class Translation(TaskModule):
         self.metrics = {"val": TokenFigures(), "test": TokenFigures()}
         self.translations: dict[int, list[int]] = {}
 
-    def _transformer(self) -> Transformer:
-        assert isinstance(self.model, Transformer)
-        return self.model
-
     def _hidden(self, batch: TranslationBatch) -> tuple[Tensor, Tensor]:
         """Return what the output layer reads and the correct token, for real target positions."""
-        model = self._transformer()
-        hidden = model(batch.source, batch.target[:, :-1], PADDING)
+        hidden = self.model(batch.source, batch.target[:, :-1], PADDING)
         target = batch.target[:, 1:]
         # What follows END is padding, so positions that predict it are dropped with it.
         real = (target != PADDING).flatten().nonzero().flatten()
@@ -57,7 +54,7 @@ class Translation(TaskModule):
     def loss(self, batch: TranslationBatch) -> Tensor:
         """Return the mean cross-entropy per target token, weighted by this process's share."""
         hidden, target = self._hidden(batch)
-        output = self._transformer().output
+        output = self.model.output
         total = linear_cross_entropy(
             hidden, output.weight, output.bias, target, smoothing=self.label_smoothing
         )
@@ -70,7 +67,7 @@ class Translation(TaskModule):
     def evaluate(self, split: str, block: list[TranslationBatch]) -> None:
         """Add each batch's loss and correct tokens."""
         metric = self.metrics[split].to(self.device)
-        output = self._transformer().output
+        output = self.model.output
         for batch in block:
             hidden, target = self._hidden(batch)
             logits = output(hidden).float()
@@ -81,7 +78,7 @@ class Translation(TaskModule):
         """Add a block to the test figures, and translate it."""
         super().test_step(block, index)
         for batch in block:
-            sentences = greedy(self._transformer(), batch.source)
+            sentences = greedy(self.model, batch.source)
             self.translations.update(zip(batch.indices.tolist(), sentences, strict=True))
 
     def on_test_epoch_end(self) -> None:

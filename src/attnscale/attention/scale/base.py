@@ -44,9 +44,7 @@ class ArgumentError(ValueError):
         return "{}={}: allowed is {}".format(*self.args)
 
 
-def checked(
-    argument: str, value: float, allowed: str, test: Callable[[float], bool] = lambda _: True
-) -> float:
+def checked(argument: str, value: float, allowed: str, test: Callable[[float], bool]) -> float:
     """Return a finite number that passes a test, or raise :class:`ArgumentError`."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (number and math.isfinite(value) and test(value)):

@@ -19,17 +19,13 @@ from typing import ClassVar
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional
 
 from attnscale.attention.core import Attended
 from attnscale.attention.scale import scores_of
 from attnscale.attention.scale.base import widen
 from attnscale.attention.stats.rows import Rows, Spread
-from attnscale.attention.stats.vectors import (
-    component_variance,
-    cosine_of_units,
-    ratio,
-    unit_vectors,
-)
+from attnscale.attention.stats.vectors import blank, component_variance, cosine_of_units, ratio
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -224,14 +220,13 @@ class Sample:
     @cached_property
     def unit_x(self) -> Float[Tensor, "batch input key d_model"]:
         """The layer inputs as vectors of length 1, 0 where no head has a real key."""
-        return unit_vectors(self._inputs, self._real_x.any(dim=1))
+        real = self._real_x.any(dim=1)[:, None, :, None]
+        return functional.normalize(blank(self._inputs, real, real.to(self._inputs.dtype)), dim=-1)
 
     @cached_property
     def x_cos(self) -> Float[Tensor, " head"]:
         """Mean cosine of two different real positions of a head's layer input."""
         cosines = cosine_of_units(self.unit_x, self._real_x)
-        if len(cosines) == 1:
-            return cosines.expand(self.n_heads)
         return cosines.repeat_interleave(self.n_heads // len(cosines))
 
     @cached_property
