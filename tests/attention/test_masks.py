@@ -74,7 +74,7 @@ def test_decoding_step_by_step_equals_all_at_once(mode: Mode, backend: str) -> N
     attention = build(mode, backend=backend).eval()
     x = torch.randn(BATCH, KEY, D_MODEL)
     at_once = attention(x, causal=True)
-    cache = KeyValueCache(grows=True)
+    cache = KeyValueCache()
     for t in range(KEY):
         step = attention(x[:, t : t + 1], x[:, : t + 1], causal=True)
         torch.testing.assert_close(step[:, 0], at_once[:, t], rtol=1e-4, atol=1e-5)

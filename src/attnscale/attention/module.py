@@ -28,14 +28,13 @@ SIDES = ("source", "target")
 class KeyValueCache:
     """Keys and values of one attention, kept while a sentence is decoded step by step.
 
+    In self-attention each step adds a position; in cross-attention the source is projected once.
+
     Attributes:
-        grows: True for self-attention, where each step adds a position; False for cross-attention,
-            where the source is projected once.
         entries: Keys (batch, head, key, d_k) and values (batch, head, key, d_v), None before the
             first step.
     """
 
-    grows: bool
     entries: tuple[Tensor, Tensor] | None = None
 
     def select(self, rows: Tensor) -> None:
@@ -151,10 +150,10 @@ class MultiHeadAttention(nn.Module):
         return x.view(*x.shape[:-1], self.n_heads, size).transpose(1, 2)
 
     def _keys_and_values(
-        self, source: Tensor, cache: KeyValueCache | None
+        self, source: Tensor, cache: KeyValueCache | None, *, grows: bool
     ) -> tuple[Tensor, Tensor]:
         before = None if cache is None else cache.entries
-        if before is not None and cache is not None and not cache.grows:
+        if before is not None and not grows:
             return before
         k, v = self._split(self.k(source), self.d_k), self._split(self.v(source), self.d_v)
         if before is not None:
@@ -186,9 +185,10 @@ class MultiHeadAttention(nn.Module):
             causal: Hide the keys after each query.
             cache: Keys and values of earlier calls, for decoding step by step; it is updated.
         """
+        grows = source is None
         source = query if source is None else source
         tap = None if self.tap is None else self._informed(self.tap, source)
-        k, v = self._keys_and_values(source, cache)
+        k, v = self._keys_and_values(source, cache, grows=grows)
         attended = attend(
             self._split(self.q(query), self.d_k),
             k,

@@ -97,14 +97,10 @@ class TranslationData(DataModule):
                 f"data.batch_tokens={batch_tokens}, data.batch_sentences={batch_sentences}: "
                 "set one and leave the other null"
             )
-        sizes = {
-            "max_length": max_length,
-            "batch_tokens": batch_tokens,
-            "batch_sentences": batch_sentences,
-            "eval_batch_sentences": eval_batch_sentences,
-        }
-        for name, size in sizes.items():
-            check_min(f"data.{name}", size)
+        check_min("data.max_length", max_length)
+        check_min("data.batch_tokens", batch_tokens)
+        check_min("data.batch_sentences", batch_sentences)
+        check_min("data.eval_batch_sentences", eval_batch_sentences)
         self.source, self.target, self.test = source, target, test
         self.preprocessing = {
             side: Preprocessing(tokenizer, lowercase, language)

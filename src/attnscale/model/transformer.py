@@ -208,7 +208,7 @@ class Transformer(nn.Module):
 
     def new_caches(self) -> list[tuple[KeyValueCache, KeyValueCache]]:
         """Return empty caches for decoding step by step."""
-        return [(KeyValueCache(grows=True), KeyValueCache(grows=False)) for _ in self.decoder]
+        return [(KeyValueCache(), KeyValueCache()) for _ in self.decoder]
 
     def forward(
         self, source: Int[Tensor, "batch source"], target: Int[Tensor, "batch target"], padding: int
