@@ -111,19 +111,19 @@ class Translation(TaskModule):
         )
         if self.trainer.is_global_zero:
             folder = Path(self.trainer.default_root_dir)
-            named = [
+            records = [
                 {"source": split.source_text[i], "reference": reference, "translation": text}
                 for i, reference, text in zip(rows, references, texts, strict=True)
             ]
             samples = [
                 "".join(f"{name:<13}{text}\n" for name, text in row.items())
-                for row in named[:SAMPLES]
+                for row in records[:SAMPLES]
             ]
             files = {
                 f"{name}.{data.target}": "".join(f"{text}\n" for text in texts),
                 "samples.txt": "\n".join(samples),
                 "translations.jsonl": "".join(
-                    json.dumps(row, ensure_ascii=False) + "\n" for row in named
+                    json.dumps(row, ensure_ascii=False) + "\n" for row in records
                 ),
                 "signatures.json": json.dumps(scores.signatures, indent=1),
             }
