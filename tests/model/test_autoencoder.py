@@ -184,5 +184,3 @@ def test_refuses_what_is_not_allowed(key: str, wrong: str | float, allowed: str)
 def test_shapes_are_checked() -> None:
     with pytest.raises(TypeCheckError):
         build()(torch.randn(POSITION, D_MODEL))
-    with pytest.raises(TypeCheckError):
-        build()(inputs(torch.float32), torch.ones(BATCH, POSITION, dtype=torch.bool))
