@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, kve
 
-from attnscale.model.layers import INITS, check_choice
+from attnscale.checks import check_choice
+from attnscale.model.layers import INITS
 
 _DEBYE_FROM_ORDER = 50.0
 """K_ν overflows near 0 for large ν; from here on its large-order expansion is exact to 1e-9."""

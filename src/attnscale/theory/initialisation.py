@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from attnscale.analysis.estimate import Estimate
 from attnscale.attention import Attended, AttentionMaker, MultiHeadAttention, choose_scale, tapped
 from attnscale.attention.stats import logit_std, predicted_std
-from attnscale.data.grammar import draw_pairs
+from attnscale.data.toy_translation import draw_pairs
 from attnscale.model.autoencoder import AttentionAutoencoder
 from attnscale.model.layers import INITS
 from attnscale.model.transformer import Transformer

@@ -31,7 +31,8 @@ from torch.nn import functional
 from attnscale.analysis.curves import growth_exponent
 from attnscale.analysis.estimate import Estimate
 from attnscale.attention import Attended, Scale, attend
-from attnscale.model.layers import check_choice, initialise
+from attnscale.checks import check_choice
+from attnscale.model.layers import initialise
 from attnscale.theory import closed_form
 from attnscale.theory.draws import check_min, mean_of, seeded
 
