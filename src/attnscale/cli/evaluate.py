@@ -24,7 +24,7 @@ def evaluate(composed: DictConfig) -> None:
     """
     from attnscale.experiment import run
     from attnscale.experiment.checkpoints import load_checkpoint
-    from attnscale.experiment.trained import evaluation_config
+    from attnscale.experiment.translator import evaluation_config
 
     targets = Targets(allowed(sys.argv[1:]))
     asked = to_object(composed, EvaluateConfig, targets)

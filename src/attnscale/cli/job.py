@@ -85,7 +85,7 @@ def _run(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
         _announce(find_store(config.tracking.uri, project_root()))
     # Seconds of importing, which a mistake above should not wait for.
     from attnscale.experiment import run
-    from attnscale.experiment.memory import forget_peak
+    from attnscale.experiment.surroundings import forget_peak
 
     forget_peak()
     parent = None if sweep is None else sweep.parent

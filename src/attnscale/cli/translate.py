@@ -19,7 +19,7 @@ def translate(composed: DictConfig) -> None:
         ValueError: If the checkpoint or the input cannot be read.
     """
     from attnscale.data.corpus import decode_line, read_lines
-    from attnscale.experiment.trained import Translator
+    from attnscale.experiment.translator import Translator
 
     targets = Targets(allowed(sys.argv[1:]))
     config = to_object(composed, TranslateConfig, targets)

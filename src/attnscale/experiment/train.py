@@ -13,9 +13,8 @@ from attnscale.config.schema import TrainConfig, TrainerConfig
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.experiment.assemble import Parts, assemble
 from attnscale.experiment.checkpoints import Checkpoint
-from attnscale.experiment.memory import allocator, peak_mib
 from attnscale.experiment.result import WORST, Result
-from attnscale.experiment.surroundings import frozen_objects, surroundings
+from attnscale.experiment.surroundings import allocator, frozen_objects, peak_mib, surroundings
 from attnscale.tracking.record import Record
 
 
