@@ -1,7 +1,9 @@
 """What the app evaluate does."""
 
+import copy
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -11,9 +13,45 @@ from tabulate import tabulate
 from attnscale.cli.screen import COLUMNS, number, say
 from attnscale.config.app_schema import EvaluateConfig
 from attnscale.config.build import project_root, to_object
+from attnscale.config.schema import TrainConfig
+from attnscale.config.section import plain
 from attnscale.config.targets import Targets
 from attnscale.sweep.overrides import allowed
 from attnscale.tracking.store import find_store
+
+
+def _run_config(trained: TrainConfig, evaluation: EvaluateConfig) -> TrainConfig:
+    """Return the checkpoint's configuration, with a split to score and nothing to train.
+
+    Args:
+        trained: The checkpoint's configuration.
+        evaluation: That of the app; null stands for what it was in training.
+    """
+    split = evaluation.data.split
+    config = replace(
+        copy.deepcopy(trained),
+        folder=evaluation.folder,
+        checkpoint=evaluation.checkpoint,
+        tracking=replace(evaluation.tracking, run_name=f"evaluate {split}"),
+    )
+    if evaluation.data.dir is not None:
+        config.data["dir"] = evaluation.data.dir
+    if "test" in config.data:
+        config.data["test"] = split
+    elif split != "test":
+        raise ValueError(f"data.split={split}: this checkpoint's data have one test set, test")
+    place = {key: value for key, value in plain(evaluation.trainer).items() if value is not None}
+    config.trainer = replace(
+        config.trainer,
+        **place,
+        limit_train_batches=0,
+        limit_val_batches=0,
+        limit_test_batches=1.0,
+        fast_dev_run=False,
+        overfit_batches=0.0,
+        default_root_dir=config.folder,
+    )
+    return config
 
 
 def evaluate(composed: DictConfig) -> None:
@@ -24,20 +62,19 @@ def evaluate(composed: DictConfig) -> None:
     """
     from attnscale.experiment import run
     from attnscale.experiment.checkpoints import load_checkpoint
-    from attnscale.experiment.translator import evaluation_config
 
     targets = Targets(allowed(sys.argv[1:]))
-    asked = to_object(composed, EvaluateConfig, targets)
-    if asked.checkpoint is None:
+    evaluation = to_object(composed, EvaluateConfig, targets)
+    if evaluation.checkpoint is None:
         raise ValueError("checkpoint is missing: give checkpoint=PATH")
-    config = evaluation_config(load_checkpoint(asked.checkpoint, targets).config, asked)
+    config = _run_config(load_checkpoint(evaluation.checkpoint, targets).config, evaluation)
     store = find_store(config.tracking.uri, project_root())
     say(f"Recording to {store.uri} ({store.origin})")
     overrides = " ".join(HydraConfig.get().overrides.task)
     tags = {"kind": "evaluation", "overrides": overrides}
     result = run(config, tags=tags, allow=targets.allow)
     rows = [
-        (COLUMNS.get(name, name).replace("test", asked.data.split, 1), number(value))
+        (COLUMNS.get(name, name).replace("test", evaluation.data.split, 1), number(value))
         for name, value in result.metrics.items()
         if name.startswith("test/")
     ]

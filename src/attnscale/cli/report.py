@@ -12,12 +12,13 @@ from tabulate import tabulate
 
 from attnscale.cli.screen import number, say
 from attnscale.config.app_schema import ReportConfig
-from attnscale.config.build import project_root, shown_path, to_object
+from attnscale.config.build import project_root, shortened, shown_path, to_object
 from attnscale.tracking.history import History
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import Store, find_store
 
 if TYPE_CHECKING:
+    from attnscale.analysis.runs import Asked
     from attnscale.report.page import Report
 
 MIN_WIDTH = 60
@@ -28,10 +29,6 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return number(value) if isinstance(value, float) else str(value)
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def fitted_table(
@@ -45,7 +42,7 @@ def fitted_table(
     texts = [list(columns), *([_cell(value) for value in row] for row in rows)]
 
     def drawn(n_columns: int, length: int) -> str:
-        cut = [[_cut(text, length) for text in row[:n_columns]] for row in texts]
+        cut = [[shortened(text, length) for text in row[:n_columns]] for row in texts]
         return tabulate(cut[1:], headers=cut[0], tablefmt="simple", disable_numparse=True)
 
     whole = max((len(text) for row in texts for text in row), default=1)
@@ -70,21 +67,15 @@ def _valid(value: Any) -> Any:
 
 
 def write(
-    store: Store,
-    asked: Any,
-    folder: Path,
-    *,
-    title: str,
-    runs: Any = None,
-    points: int | None = None,
+    store: Store, selection: "Asked", folder: Path, *, title: str, runs: Any = None, **options: int
 ) -> "Report":
     """Write a report and ``result.json`` into a folder."""
     from attnscale.analysis.runs import find_runs
     from attnscale.report.page import make_report
 
-    runs = find_runs(store, asked) if runs is None else runs
-    more = {} if points is None else {"points": points}
-    report = make_report(runs, History(store, asked.experiment), folder, title=title, **more)
+    runs = find_runs(store, selection) if runs is None else runs
+    history = History(store, selection.experiment)
+    report = make_report(runs, history, folder, title=title, **options)
     (folder / RESULT_FILE).write_text(
         json.dumps(_valid(report.result), indent=1, ensure_ascii=False), encoding="utf-8"
     )
@@ -114,7 +105,7 @@ def attach(record: Record, report: "Report") -> None:
 
 
 def run_report(composed: DictConfig) -> None:
-    """Write the report that was asked for.
+    """Write the report on the runs that the command line selects.
 
     Raises:
         ValueError: If there is nothing of that name.
@@ -124,16 +115,16 @@ def run_report(composed: DictConfig) -> None:
     config = to_object(composed, ReportConfig)
     store = find_store(config.tracking.uri, project_root())
     experiment = config.tracking.experiment
-    asked = Asked(config.sweep, tuple(config.runs), config.filter, experiment)
-    runs = find_runs(store, asked)
+    selection = Asked(config.sweep, tuple(config.runs), config.filter, experiment)
+    runs = find_runs(store, selection)
     sweeps = sorted({run.sweep for run in runs if run.sweep})
     title = f"Report: {', '.join(sweeps[:3]) or 'runs'}"
     if config.points < 2:
         raise ValueError(f"points={config.points}: must be at least 2")
     folder = Path(config.folder) / "report"
-    report = write(store, asked, folder, title=title, runs=runs, points=config.points)
+    report = write(store, selection, folder, title=title, runs=runs, points=config.points)
     tell(report, say)
-    if len(sweeps) == 1 and asked.filter is None and not asked.runs:
+    if len(sweeps) == 1 and config.filter is None and not config.runs:
         parent = History(store, experiment).parent(sweeps[0])
         if parent is not None:
             attach(Record.attach(store, parent.run_id), report)
@@ -147,8 +138,8 @@ def finish(record: Record, folder: Path, experiment: str, described: str) -> str
     from attnscale.analysis.runs import Asked
 
     try:
-        asked = Asked(folder.name, (), None, experiment)
-        report = write(record.store, asked, folder / "report", title=f"Sweep of {described}")
+        selection = Asked(folder.name, (), None, experiment)
+        report = write(record.store, selection, folder / "report", title=f"Sweep of {described}")
         tell(report, _print)
         attach(record, report)
     except Exception as error:

@@ -18,8 +18,10 @@ from attnscale.experiment.surroundings import allocator, frozen_objects, peak_mi
 from attnscale.tracking.record import Record
 
 
-def _check_steps_left(checkpoint: Checkpoint, trainer: TrainerConfig) -> None:
+def _check_steps_left(checkpoint: Checkpoint | None, trainer: TrainerConfig) -> None:
     """Refuse a checkpoint that leaves nothing to train."""
+    if checkpoint is None:
+        return
     epochs, steps = trainer.max_epochs, trainer.max_steps
     done = epochs is not None and 0 <= epochs <= checkpoint.epochs
     if done or 0 <= steps <= checkpoint.steps:
@@ -88,11 +90,9 @@ def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Resu
     parts = assemble(config, record, targets)
     module, trainer = parts.module, parts.trainer
     fitting = trainer.limit_train_batches != 0
-    checkpoint = config.checkpoint
-    if parts.checkpoint is not None and fitting:
-        _check_steps_left(parts.checkpoint, config.trainer)
     if fitting:
-        _fit(parts, checkpoint)
+        _check_steps_left(parts.checkpoint, config.trainer)
+        _fit(parts, config.checkpoint)
         if record is not None:
             record.flush()
     seconds = time.perf_counter() - module.started
@@ -100,10 +100,10 @@ def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Resu
     size = _size_of_data(parts)
     best, last = _checkpoints(parts)
     if not fitting and trainer.limit_val_batches != 0:
-        trainer.validate(module, datamodule=parts.data, ckpt_path=checkpoint, verbose=False)
+        trainer.validate(module, datamodule=parts.data, ckpt_path=config.checkpoint, verbose=False)
     steps = trainer.global_step
     if trainer.limit_test_batches != 0 and (module.diverged is None or best):
-        tested = best if fitting else checkpoint
+        tested = best if fitting else config.checkpoint
         trainer.test(module, datamodule=parts.data, ckpt_path=tested, verbose=False)
     metrics = dict(module.results)
     best_loss = module.best_loss if fitting and math.isfinite(module.best_loss) else None

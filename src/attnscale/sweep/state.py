@@ -7,18 +7,10 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from attnscale.experiment import Result
+from attnscale.experiment.result import Result, write_json
 from attnscale.tracking.record import Record
 
 SWEEP_FILE, JOB_FILE = "sweep.json", "job.json"
-
-
-def _write(path: Path, content: object) -> None:
-    """Write JSON, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(content, indent=1))
-    part.replace(path)
 
 
 @dataclass(frozen=True)
@@ -39,7 +31,7 @@ class Launch:
 
     def save(self, folder: Path) -> None:
         """Leave it in the sweep's folder."""
-        _write(folder / SWEEP_FILE, asdict(self))
+        write_json(folder / SWEEP_FILE, asdict(self))
 
     @classmethod
     def load(cls, folder: Path) -> "Launch":
@@ -70,13 +62,7 @@ class Job:
     def save(self, folder: Path) -> None:
         """Leave it in the job's folder."""
         entries = {key: value for key, value in asdict(self).items() if value is not None}
-        _write(folder / JOB_FILE, entries)
-
-    def unless_lost(self) -> "Job":
-        """Return the job; one that ended without a word is lost."""
-        if self.status != "RUNNING":
-            return self
-        return replace(self, status="LOST", error="ended without a result")
+        write_json(folder / JOB_FILE, entries)
 
     @classmethod
     def load(cls, path: Path) -> "Job":
@@ -87,10 +73,18 @@ class Job:
 
 
 def read_jobs(folder: Path) -> list[Job]:
-    """Return what each job of a sweep folder left behind, in order."""
+    """Return what each job of a sweep folder left behind, in order.
+
+    One that ended without a word is lost.
+    """
     files = [f for f in folder.glob(f"*/{JOB_FILE}") if f.parent.name.isdigit()]
     jobs = [Job.load(file) for file in sorted(files, key=lambda f: int(f.parent.name))]
-    return [job.unless_lost() for job in jobs]
+    return [
+        replace(job, status="LOST", error="ended without a result")
+        if job.status == "RUNNING"
+        else job
+        for job in jobs
+    ]
 
 
 @dataclass(frozen=True)
