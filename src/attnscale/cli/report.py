@@ -1,7 +1,8 @@
-"""What the app report does, and how every sweep ends: the answer, the table, the page."""
+"""What the apps report and curves do, and how a sweep ends: the answer, the table, the page."""
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from omegaconf import DictConfig
 from tabulate import tabulate
 
 from attnscale.cli.screen import number, say
-from attnscale.config.app_schema import ReportConfig
+from attnscale.config.app_schema import CurvesConfig, ReportConfig
 from attnscale.config.build import project_root, shortened, shown_path, to_object
 from attnscale.tracking.history import History
 from attnscale.tracking.record import Record
@@ -51,8 +52,8 @@ def fitted_table(
         *((named, length) for length in range(whole, 0, -1)),
     ]
     tables = (drawn(*one) for one in tries)
-    table = next((t for t in tables if max(map(len, t.splitlines()), default=0) <= width), None)
-    return drawn(named, 1) if table is None else table
+    narrow = (t for t in tables if max(map(len, t.splitlines()), default=0) <= width)
+    return next(narrow, drawn(named, 1))
 
 
 def _valid(value: Any) -> Any:
@@ -147,3 +148,31 @@ def finish(record: Record, folder: Path, experiment: str, described: str) -> str
         _print(f"The report could not be written: {type(error).__name__}: {words}")
         return ""
     return report.answer.sentences[0]
+
+
+def draw_sweep(composed: DictConfig) -> None:
+    """Draw ``metrics`` of the runs of ``sweep`` into ``file``.
+
+    Raises:
+        ValueError: If there is no such sweep, or none of its runs has such a metric.
+    """
+    from attnscale.figures.curves import run_curves
+    from attnscale.figures.page import to_png
+
+    config = to_object(composed, CurvesConfig)
+    history = History(find_store(config.tracking.uri, project_root()), config.tracking.experiment)
+    runs = history.sweep_runs(config.sweep)
+    # The sweep's mark at the end of each name says nothing within one sweep.
+    names = {run.run_id: re.sub(r" \([0-9a-f]+\)$", "", run.name) for run in runs}
+    curves = {
+        metric: {names[run.run_id]: history.curve(run.run_id, metric) for run in runs}
+        for metric in config.metrics
+    }
+    path = Path(config.file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        spec = run_curves(curves, title=f"sweep {runs[0].tags['sweep']}")
+    except ValueError as error:
+        raise ValueError(f"metrics={config.metrics}: {error}") from error
+    path.write_bytes(to_png(spec))
+    say(f"Drawn: {shown_path(path)}")

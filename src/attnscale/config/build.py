@@ -42,14 +42,10 @@ def shortened(text: str, length: int) -> str:
 
 
 def resolve(config: DictConfig, targets: Targets = NO_ALLOWANCE) -> dict[str, Any]:
-    """Resolve a composed configuration into plain dictionaries, lists and values.
+    """Resolve a composed configuration without ``hydra`` into plain dictionaries, lists and values.
 
     The names of its targets are checked, without importing anything. ``allow`` is left out: it is
     not part of what a run is.
-
-    Args:
-        config: As composed, ``hydra`` left out.
-        targets: Those of the command line.
 
     Raises:
         ValueError: If a target is not allowed, or if ``allow`` was set anywhere but on the command

@@ -56,12 +56,7 @@ def _values(
 
 
 def check_hydra(config: DictConfig, n_overrides: int, allow: Sequence[str]) -> None:
-    """Check what Hydra will build, and that no file adds to the overrides.
-
-    Args:
-        config: As composed, with the section ``hydra``.
-        n_overrides: How many composition was given.
-        allow: A person's own packages, such as that of a sweeper's sampler.
+    """Check what Hydra will build, and that no file adds to the overrides of composition.
 
     Raises:
         ValueError: Naming the key and what is allowed.

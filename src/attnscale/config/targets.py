@@ -80,9 +80,7 @@ class Targets:
     def check_names(self, config: Mapping[str, Any], key: str = "") -> None:
         """Check every target and key by its name alone, without importing anything.
 
-        Args:
-            config: A plain configuration, or a part of one.
-            key: Where it stands, for the message.
+        ``key`` is where the configuration stands, for the message.
 
         Raises:
             ValueError: Naming the key, the target and what is allowed.
@@ -134,9 +132,14 @@ class Targets:
         # Not ``check``: a constructor may well have an argument of the name allow.
         self.check_names(node, key)
         for where, inner in _nodes(node, key):
-            if TARGET in inner:
-                more = arguments if inner is node else {}
-                self._bind(self._class(inner[TARGET], where), inner, more, where)
+            if TARGET not in inner:
+                continue
+            signature = inspect.signature(self._class(inner[TARGET], where))
+            keys = {name: value for name, value in inner.items() if name != TARGET}
+            try:
+                signature.bind(**keys, **(arguments if inner is node else {}))
+            except TypeError as error:
+                raise ValueError(f"{_setting(where, inner[TARGET])}: {error}") from error
         target = self._class(node[TARGET], key)
         if not issubclass(target, kind):
             raise ValueError(f"{_setting(key, node[TARGET])}: is no {kind.__name__}")
@@ -176,16 +179,6 @@ class Targets:
         if not below(kind.__module__, home):
             raise ValueError(f"{named}: is defined in {kind.__module__}, outside {home}")
         return kind
-
-    @staticmethod
-    def _bind(
-        target: type[Any], node: Mapping[Any, Any], arguments: Mapping[str, Any], key: str
-    ) -> None:
-        keys = {name: value for name, value in node.items() if name != TARGET}
-        try:
-            inspect.signature(target).bind(**keys, **arguments)
-        except TypeError as error:
-            raise ValueError(f"{_setting(key, node[TARGET])}: {error}") from error
 
     def _values(self, node: Mapping[Any, Any]) -> dict[Any, Any]:
         return {name: self._value(value) for name, value in node.items() if name != TARGET}

@@ -19,7 +19,7 @@ from attnscale.data.module import DataModule
 from attnscale.data.statistics import data_statistics
 from attnscale.experiment.checkpoints import Checkpoint, load_checkpoint
 from attnscale.experiment.processes import processes_wanted
-from attnscale.experiment.trainer import check_trainer_keys, make_trainer
+from attnscale.experiment.trainer import make_trainer
 from attnscale.model.sigma_reparam import reparametrise
 from attnscale.task.module import TaskModule
 from attnscale.task.qk_clip import QKClip
@@ -166,7 +166,6 @@ def assemble(config: TrainConfig, record: Record | None, targets: Targets = NO_A
     """
     values = plain(config)
     targets.check(values)
-    check_trainer_keys(config.trainer)
     pl.seed_everything(config.seed, workers=True, verbose=False)
     data = make_data(config, targets)
     scale = scale_factory(config)

@@ -125,22 +125,12 @@ def _reason(folder: Path, log: Path) -> str:
 
 
 def run_in_processes(
-    config: TrainConfig,
-    *,
-    n: int,
-    run_id: str | None,
-    store: str,
-    allow: Sequence[str],
+    config: TrainConfig, *, n: int, run_id: str, store: str, allow: Sequence[str]
 ) -> None:
     """Train in ``n`` processes of this machine; the result is left in the run's folder.
 
-    Args:
-        config: The configuration.
-        n: Number of processes.
-        run_id: The MLflow run that the main process writes to.
-        store: MLflow's tracking URI.
-        allow: A person's own packages; given on the command line of each process, so that no file
-            can widen what is allowed.
+    The main process writes to the MLflow run of an id in a store. What is allowed is given on the
+    command line of each process, so that no file can widen it.
 
     Raises:
         ProcessFailedError: If one of them failed; the others are ended then.

@@ -10,7 +10,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attnscale.callbacks.checkpoint import BestCheckpoint
 from attnscale.config.schema import TrainConfig, TrainerConfig
-from attnscale.config.targets import NO_ALLOWANCE, Targets
+from attnscale.config.targets import Targets
 from attnscale.experiment.assemble import Parts, assemble
 from attnscale.experiment.checkpoints import Checkpoint
 from attnscale.experiment.result import WORST, Result
@@ -56,13 +56,8 @@ def _checkpoints(parts: Parts) -> tuple[str | None, str | None]:
     return first, second
 
 
-def train(config: TrainConfig, record: Record | None, targets: Targets = NO_ALLOWANCE) -> Result:
-    """Train, validate and test one model in this process.
-
-    Args:
-        config: The configuration.
-        record: Where points go, or None on the processes that do not record.
-        targets: Which classes the configuration may name.
+def train(config: TrainConfig, record: Record | None, targets: Targets) -> Result:
+    """Train, validate and test one model in this process; see `assemble`.
 
     Returns:
         The result; figures are the same on every process.

@@ -18,12 +18,7 @@ class Translator:
     """Translates text with the model of a checkpoint."""
 
     def __init__(self, path: str, device: str = "cpu", targets: Targets = NO_ALLOWANCE) -> None:
-        """Load model, vocabularies and preprocessing.
-
-        Args:
-            path: The checkpoint.
-            device: Where the model runs.
-            targets: Which classes the checkpoint's configuration may name.
+        """Load model, vocabularies and preprocessing from a checkpoint.
 
         Raises:
             ValueError: If the checkpoint holds no translation model.

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from attnscale.config.build import project_root, resolve, shown_path
 from attnscale.config.targets import Targets
 from attnscale.sweep.overrides import allowed, check, describe, parse, swept_keys
-from attnscale.sweep.state import Launch, Sweep, tell_launcher
+from attnscale.sweep.state import LAUNCHED, Launch, Sweep
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
 
@@ -87,8 +87,9 @@ class SweepHook(Callback):
             },
         )
         # From here on the program's end also ends the record.
-        tell_launcher(
-            Sweep(folder, record, described, config.tracking.experiment, bool(config.get("report")))
+        ends_with_report = bool(config.get("report"))
+        LAUNCHED.get([]).append(
+            Sweep(folder, record, described, config.tracking.experiment, ends_with_report)
         )
         Launch(record.run_id, name, swept, list(targets.allow)).save(folder)
         print(f"Sweep in {shown_path(folder)}", flush=True)  # noqa: T201

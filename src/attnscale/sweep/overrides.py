@@ -1,5 +1,6 @@
 """What was asked for on the command line: names for runs, and checks before anything starts."""
 
+import contextlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -42,9 +43,6 @@ def allowed(arguments: Iterable[str]) -> tuple[str, ...]:
     What a person typed is asked here, and not the composed value nor Hydra's list of overrides: a
     file can set both.
 
-    Args:
-        arguments: The command line's arguments.
-
     Raises:
         ValueError: If it is swept, or not a list of names.
     """
@@ -77,8 +75,9 @@ def check(overrides: Iterable[str], composed_scale: object) -> None:
     for scale in scales:
         # A value of the sweep's grammar may be a quoted string, which prints as its text.
         value = scale if isinstance(scale, int | float) else str(scale)
-        if isinstance(value, str) and value not in SCALES:
-            value = _number(value)
+        if value not in SCALES:
+            with contextlib.suppress(ValueError):
+                value = float(value)
         used.add(scale_name(value))
     for override in parsed:
         option = re.fullmatch(r"attention\.options\.([^.]+)(\..+)?", override.key_or_group)
@@ -87,13 +86,6 @@ def check(overrides: Iterable[str], composed_scale: object) -> None:
                 f"{override.input_line}: has no effect, attention.scale is "
                 f"{', '.join(sorted(used))} here; leave it out or choose that mode"
             )
-
-
-def _number(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def describe(overrides: Iterable[str], swept: Sequence[str]) -> str:

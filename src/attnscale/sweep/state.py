@@ -1,8 +1,6 @@
 """What a sweep and its jobs tell each other: files in the sweep's folder, and who is running."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -106,22 +104,5 @@ class Sweep:
     report: bool
 
 
-_launched: ContextVar[list[Sweep] | None] = ContextVar("launched", default=None)
-
-
-@contextmanager
-def launched_sweeps() -> Iterator[list[Sweep]]:
-    """Collect the sweeps that Hydra's hook starts inside the block; it has no other way to tell."""
-    sweeps: list[Sweep] = []
-    token = _launched.set(sweeps)
-    try:
-        yield sweeps
-    finally:
-        _launched.reset(token)
-
-
-def tell_launcher(sweep: Sweep) -> None:
-    """Hand a sweep to whoever launched this process."""
-    sweeps = _launched.get()
-    if sweeps is not None:
-        sweeps.append(sweep)
+LAUNCHED: ContextVar[list[Sweep]] = ContextVar("LAUNCHED")
+"""Where Hydra's hook leaves what it started, for whoever launched this process."""

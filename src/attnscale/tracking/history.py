@@ -82,9 +82,7 @@ class History:
         return sorted(runs, key=lambda run: int(run.tags.get("job", "0")))
 
     def newest_of(self, override: str) -> list[Run]:
-        """Return the runs of the newest finished sweep that was started with an override.
-
-        Nothing if there is no such sweep, or no such experiment in the store.
+        """Return the runs of the newest finished sweep started with an override, if there is one.
 
         Args:
             override: One override of the command line, such as ``experiment=NAME``.

@@ -246,13 +246,7 @@ def _insert(database: PurePath, run_id: str, points: list[Point]) -> bool:
 def write_points(
     client: "MlflowClient", database: PurePath | None, run_id: str, points: list[Point]
 ) -> None:
-    """Write points to a run.
-
-    Args:
-        client: MLflow's client of the store.
-        database: The store's SQLite file, or None for another kind of store.
-        run_id: MLflow's id.
-        points: Values finite or NaN.
+    """Write points, finite or NaN, to a run; ``database`` is None where it is no SQLite file.
 
     Raises:
         MlflowException: If the store does not take them; some may have been written, and writing

@@ -1,8 +1,9 @@
-"""What the app evaluate does."""
+"""What the apps evaluate and translate do, both with the model of a checkpoint."""
 
 import copy
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from omegaconf import DictConfig
 from tabulate import tabulate
 
 from attnscale.cli.screen import COLUMNS, number, say
-from attnscale.config.app_schema import EvaluateConfig
+from attnscale.config.app_schema import EvaluateConfig, TranslateConfig
 from attnscale.config.build import project_root, to_object
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
@@ -83,3 +84,37 @@ def evaluate(composed: DictConfig) -> None:
     if signatures.is_file():
         for name, text in json.loads(signatures.read_text()).items():
             say(f"{name}: {text}")
+
+
+def translate(composed: DictConfig) -> None:
+    """Translate ``input`` to ``output``, line by line in order.
+
+    Raises:
+        ValueError: If the checkpoint or the input cannot be read.
+    """
+    from attnscale.data.corpus import decode_line, read_lines
+    from attnscale.experiment.translator import Translator
+
+    targets = Targets(allowed(sys.argv[1:]))
+    config = to_object(composed, TranslateConfig, targets)
+    if config.checkpoint is None:
+        raise ValueError("checkpoint is missing: give checkpoint=PATH")
+    translator = Translator(config.checkpoint, config.device, targets)
+    sentences: Iterable[str]
+    if config.input == "-":
+        sentences = (
+            decode_line(line, "standard input", number)
+            for number, line in enumerate(sys.stdin.buffer, start=1)
+        )
+    else:
+        path = Path(config.input)
+        if not path.is_file():
+            raise ValueError(f"input={path}: no such file")
+        sentences = read_lines(path)
+    lines = translator.lines(sentences, config.batch_sentences)
+    if config.output == "-":
+        for line in lines:
+            sys.stdout.buffer.write(f"{line}\n".encode())
+        sys.stdout.buffer.flush()
+    else:
+        Path(config.output).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
