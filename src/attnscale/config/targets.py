@@ -147,9 +147,9 @@ class Targets:
 
     def _home(self, target: object, key: str) -> str:
         """Return the allowed package that a target's path lies in."""
-        named = _setting(key, target)
+        setting = _setting(key, target)
         if not isinstance(target, str) or not _PATH.fullmatch(target) or "." not in target:
-            raise ValueError(f"{named}: must be the path of a class, package.module.Class")
+            raise ValueError(f"{setting}: must be the path of a class, package.module.Class")
         path = target.rpartition(".")[0]
         for package in self.allow:
             if below(path, package):
@@ -162,22 +162,22 @@ class Targets:
         known = {*sys.stdlib_module_names, *(package.partition(".")[0] for package in MODULES)}
         hint = "" if top in known else f"; if it is your own: allow=[{top}]"
         allowed = ", ".join((*MODULES, *self.allow))
-        raise ValueError(f"{named}: allowed are classes in {allowed}{hint}")
+        raise ValueError(f"{setting}: allowed are classes in {allowed}{hint}")
 
     def _class(self, target: str, key: str) -> type[Any]:
         """Return the class of a target; importing its module is all that happens."""
-        named = _setting(key, target)
+        setting = _setting(key, target)
         home = self._home(target, key)
         path, _, name = target.rpartition(".")
         try:
             kind = getattr(importlib.import_module(path), name)
         except Exception as error:
             # A person's own module may fail in any way.
-            raise ValueError(f"{named}: cannot be found: {error}") from error
+            raise ValueError(f"{setting}: cannot be found: {error}") from error
         if not isinstance(kind, type):
-            raise ValueError(f"{named}: is no class, and only classes are allowed")
+            raise ValueError(f"{setting}: is no class, and only classes are allowed")
         if not below(kind.__module__, home):
-            raise ValueError(f"{named}: is defined in {kind.__module__}, outside {home}")
+            raise ValueError(f"{setting}: is defined in {kind.__module__}, outside {home}")
         return kind
 
     def _values(self, node: Mapping[Any, Any]) -> dict[Any, Any]:

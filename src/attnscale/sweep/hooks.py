@@ -20,13 +20,6 @@ SLURM_LAUNCHER = "hydra_plugins.attnscale.SlurmSweepLauncher"
 """``_target_`` of ``hydra/launcher=slurm``; what it needs is loaded only where it is named."""
 
 
-def _parameters(config: DictConfig) -> dict[str, Any]:
-    params = OmegaConf.select(config, "hydra.sweeper.params")
-    values = {} if params is None else OmegaConf.to_container(params, resolve=True)
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
-
-
 def _check_targets(config: DictConfig, targets: Targets) -> None:
     """Check what all jobs share; each job checks its own configuration once more."""
     shared = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
@@ -53,7 +46,8 @@ class SweepHook(Callback):
 
     def _start(self, config: DictConfig) -> None:
         overrides = list(config.hydra.overrides.task)
-        params = _parameters(config)
+        # As Hydra's own sweeper reads them.
+        params = config.hydra.sweeper.get("params") or {}
         from_file = [f"{key}={value}" for key, value in params.items()]
         all_overrides = [*from_file, *overrides]
         targets = Targets(allowed(sys.argv[1:]))

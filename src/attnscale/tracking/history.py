@@ -160,9 +160,8 @@ class History:
         if self.database is None:
             return None
         try:
-            with closing(
-                sqlite3.connect(str(self.database), timeout=TIMEOUT_SECONDS)
-            ) as connection:
+            opened = closing(sqlite3.connect(self.database, timeout=TIMEOUT_SECONDS))
+            with opened as connection:
                 rows = connection.execute(
                     "SELECT step, CASE WHEN is_nan THEN NULL ELSE value END, timestamp "
                     "FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY step, timestamp",

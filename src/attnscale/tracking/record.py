@@ -227,20 +227,16 @@ def _send(client: "MlflowClient", run_id: str, points: list[Point]) -> None:
         client.log_batch(run_id, metrics=metrics)
 
 
-def _insert(database: PurePath, run_id: str, points: list[Point]) -> bool:
-    """Put points into the table; False, and nothing done, if that is not possible."""
+def _insert(database: PurePath, run_id: str, points: list[Point]) -> None:
+    """Put all points into the table, or none."""
     # In the order of the table's key, which makes a large table's insertion twice as fast.
     rows = [
         (run_id, key, 0.0 if math.isnan(value) else value, timestamp, step, math.isnan(value))
         for key, value, timestamp, step in sorted(points, key=lambda p: (p[0], p[2], p[3]))
     ]
-    try:
-        opened = closing(sqlite3.connect(str(database), timeout=TIMEOUT_SECONDS))
-        with opened as connection, connection:
-            connection.executemany(INSERT, rows)
-    except sqlite3.Error:
-        return False
-    return True
+    opened = closing(sqlite3.connect(database, timeout=TIMEOUT_SECONDS))
+    with opened as connection, connection:
+        connection.executemany(INSERT, rows)
 
 
 def write_points(
@@ -260,5 +256,7 @@ def write_points(
     _send(client, run_id, last)
     sent = {id(point) for point in last}
     rest = [point for point in points if id(point) not in sent]
-    if not _insert(database, run_id, rest):
+    try:
+        _insert(database, run_id, rest)
+    except sqlite3.Error:
         _send(client, run_id, rest)
