@@ -100,10 +100,9 @@ def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Resu
     if trainer.limit_test_batches != 0 and (module.diverged is None or best):
         tested = best if fitting else config.checkpoint
         trainer.test(module, datamodule=parts.data, ckpt_path=tested, verbose=False)
-    metrics = dict(module.results)
-    best_loss = module.best_loss if fitting and math.isfinite(module.best_loss) else None
-    if best_loss is not None:
-        metrics["val/best_loss"] = best_loss
+    has_best = fitting and math.isfinite(module.best_loss)
+    best_loss = {"val/best_loss": module.best_loss} if has_best else {}
+    metrics = {**module.results, **best_loss}
     rate = (steps - module.first_step) / seconds if seconds > 0 else 0.0
     memory = peak_mib(gpu=module.device.type == "cuda")
     if record is not None:
@@ -114,9 +113,8 @@ def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Resu
             "time/steps_per_second": rate,
             "time/train_seconds": seconds,
             "memory/peak_mib": memory,
+            **best_loss,
         }
-        if best_loss is not None:
-            closing["val/best_loss"] = best_loss
         record.points(closing, steps)
     objective = WORST
     if module.diverged is None:
