@@ -32,8 +32,8 @@ def project_root() -> Path:
 
 def shown_path(path: str | Path) -> str:
     """Return a path as it can be pasted: relative to the current folder where that is shorter."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else min(str(path), relative, key=len)
+    relative, whole = os.path.relpath(path), str(Path(path))
+    return whole if relative.startswith("..") else min(whole, relative, key=len)
 
 
 def shortened(text: str, length: int) -> str:
