@@ -12,11 +12,12 @@ processes. BLEU (Papineni et al. 2002) and chrF (Popović 2015) are sacreBLEU's 
 0–100.
 """
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torchmetrics import Metric
 
@@ -84,6 +85,39 @@ class TokenFigures(Sums):
             "accuracy": self.correct / self.count,
             "count": self.count,
         }
+
+
+class LossByLength(Metric):
+    """The loss per target token, for sentences of each class of lengths by itself."""
+
+    full_state_update = False
+    nll: Tensor
+    count: Tensor
+
+    def __init__(self, edges: Sequence[int]) -> None:
+        """Create the sums.
+
+        Args:
+            edges: Longest sentence of each class but the last, in tokens, ascending.
+        """
+        super().__init__()
+        self.edges = torch.tensor(edges)
+        for name in ("nll", "count"):
+            zeros = torch.zeros(len(edges) + 1, dtype=torch.float64)
+            self.add_state(name, zeros, dist_reduce_fx="sum")
+
+    def update(self, nll: Float[Tensor, " token"], lengths: Int[Tensor, " token"]) -> None:
+        """Add a batch: −ln p of each token, and the tokens of its sentence, without marks."""
+        classes = torch.bucketize(lengths, self.edges.to(lengths.device))
+        self.nll.index_add_(0, classes, nll.double())
+        self.count.index_add_(0, classes, torch.ones_like(nll, dtype=torch.float64))
+
+    def compute(self) -> dict[str, float]:
+        """Return ``loss_length_1_9``, ``loss_length_10_up`` and so on; no class without tokens."""
+        first = [1, *(int(edge) + 1 for edge in self.edges)]
+        last = [*map(int, self.edges), "up"]
+        losses = zip(first, last, (self.nll / self.count).tolist(), strict=True)
+        return {f"loss_length_{a}_{b}": loss for a, b, loss in losses if not math.isnan(loss)}
 
 
 class Scores(NamedTuple):

@@ -32,6 +32,9 @@ TARGETS: Table = {
 }
 """Values of ``_target_``."""
 
+ADDED: Mapping[str, Any] = {"budget": None, "margin": {"relative": 0.0, "absolute": 0.0}}
+"""Sections of the configuration that there were not, with values that change nothing."""
+
 METRICS: Table = {r"^(attention/.+)/temperature$": r"\1/learned_scale"}
 """Metrics: what multiplies the logits is no temperature, which divides them."""
 
@@ -65,7 +68,7 @@ def _updated(node: Any, path: str) -> Any:
 
 def updated_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with today's keys and targets; the old one stays as it is."""
-    return dict(_updated(config, ""))
+    return {**ADDED, **_updated(config, "")}
 
 
 def update_checkpoint(checkpoint: dict[str, Any]) -> None:

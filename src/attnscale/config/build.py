@@ -41,20 +41,42 @@ def shortened(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
+def check_budget(config: DictConfig) -> None:
+    """Check that a budget was chosen where an experiment has them, and nowhere else.
+
+    Args:
+        config: As composed; interpolations of a budget's values lead nowhere if this fails.
+
+    Raises:
+        ValueError: Naming what is allowed.
+    """
+    budget, budgets = config.get("budget"), config.get("budgets") or {}
+    if budgets and budget not in budgets:
+        raise ValueError(f"budget={budget}: this experiment has {', '.join(map(str, budgets))}")
+    if budget is not None and not budgets:
+        files = sorted((project_root() / "conf" / "experiment").glob("claim_*.yaml"))
+        raise ValueError(
+            f"budget={budget}: allowed with an experiment that has budgets: "
+            f"{', '.join(file.stem for file in files)}"
+        )
+
+
 def resolve(config: DictConfig, targets: Targets = NO_ALLOWANCE) -> dict[str, Any]:
     """Resolve a composed configuration without ``hydra`` into plain dictionaries, lists and values.
 
-    The names of its targets are checked, without importing anything. ``allow`` is left out: it is
-    not part of what a run is.
+    The names of its targets are checked, without importing anything. ``allow`` and ``budgets`` are
+    left out: they are not part of what a run is.
 
     Raises:
-        ValueError: If a target is not allowed, or if ``allow`` was set anywhere but on the command
-            line.
+        ValueError: If a target is not allowed, if ``allow`` was set anywhere but on the command
+            line, or as :func:`check_budget`.
         OmegaConfBaseException: If a value is missing or an interpolation leads nowhere.
     """
+    check_budget(config)
     container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(container, dict)
     values = {str(key): value for key, value in container.items()}
+    values.pop("budgets", None)
     composed = values.pop("allow", [])
     if list(composed) != list(targets.allow):
         raise ValueError(

@@ -14,6 +14,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from attnscale.config.build import check_budget
 from attnscale.config.targets import below
 
 BUILT = ("callbacks", "launcher", "sweeper", "job_logging", "hydra_logging")
@@ -61,6 +62,7 @@ def check_hydra(config: DictConfig, n_overrides: int, allow: Sequence[str]) -> N
     Raises:
         ValueError: Naming the key and what is allowed.
     """
+    check_budget(config)
     hydra = config.hydra
     if len(hydra.overrides.task) + len(hydra.overrides.hydra) != n_overrides:
         raise ValueError("hydra.overrides: are those of the command line, and not to be set")

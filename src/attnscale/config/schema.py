@@ -79,6 +79,7 @@ class TranslationDataConfig:
     lowercase: bool = MISSING
     min_frequency: int = MISSING
     max_length: int = MISSING
+    train_max_length: int | None = MISSING
     too_long: str = MISSING
     batch_tokens: int | None = MISSING
     batch_sentences: int | None = MISSING
@@ -210,6 +211,7 @@ class TaskConfig:
     _target_: str = MISSING
     block: int = MISSING
     max_epochs: int = MISSING
+    margin: float = MISSING
 
 
 @dataclass
@@ -217,6 +219,7 @@ class TranslationTaskConfig(TaskConfig):
     """``task=translation``."""
 
     label_smoothing: float = MISSING
+    length_edges: list[int] = MISSING
 
 
 @dataclass
@@ -226,6 +229,14 @@ class TrackingConfig:
     uri: str | None = MISSING
     experiment: str = MISSING
     run_name: str | None = MISSING
+
+
+@dataclass
+class MarginConfig:
+    """``margin``: what is a difference in loss that matters."""
+
+    relative: float = MISSING
+    absolute: float = MISSING
 
 
 @dataclass
@@ -240,6 +251,8 @@ class TrainConfig:
     callbacks: dict[str, Any] = MISSING
     tracking: TrackingConfig = MISSING
     trainer: TrainerConfig = MISSING
+    budget: str | None = MISSING
+    margin: MarginConfig = MISSING
     seed: int = MISSING
     threads: int | None = MISSING
     allocator: str = MISSING
@@ -260,6 +273,7 @@ class TrainSchema(TrainConfig):
     optimizer: Any = MISSING
     tracking: Any = MISSING
     trainer: Any = MISSING
+    budgets: dict[str, Any] = MISSING
     # With its value here and not in conf/: a file that sets it is then seen, and refused.
     allow: list[str] = field(default_factory=list)
 

@@ -129,7 +129,7 @@ def _make_task(
         warmup=optimizer.warmup_steps,
     )
     return targets.build(
-        config.task.without("block", "max_epochs"),
+        config.task.without("block", "max_epochs", "margin"),
         TaskModule,
         "task",
         model=model,

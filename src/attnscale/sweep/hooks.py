@@ -11,6 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnscale.config.build import project_root, resolve, shown_path
 from attnscale.config.targets import Targets
+from attnscale.sweep.forecast import duration, n_jobs
 from attnscale.sweep.overrides import allowed, check, describe, parse, swept_keys
 from attnscale.sweep.state import LAUNCHED, Launch, Sweep
 from attnscale.tracking.record import Record
@@ -35,7 +36,15 @@ def _check_targets(config: DictConfig, targets: Targets) -> None:
 
 
 class SweepHook(Callback):
-    """Starts the parent run of a sweep before its first job."""
+    """Starts the parent run of a sweep before its first job, and says how long the rest takes.
+
+    Attributes:
+        jobs: How many jobs run one after the other; None where they do not.
+        first_start: When the first job started, in seconds of ``time.monotonic``.
+    """
+
+    jobs: int | None = None
+    first_start = 0.0
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check the overrides, then record the sweep. Hydra turns exceptions here into warnings."""
@@ -60,6 +69,15 @@ class SweepHook(Callback):
             register(SLURM_LAUNCHER)
         if "model" in config:
             check(all_overrides, config.attention.scale)
+        if swept_keys(overrides, ()).count("budget"):
+            raise ValueError("budget: is one for all jobs; start a sweep for each")
+        self.jobs = n_jobs(config.hydra, all_overrides)
+        if config.get("budgets") and self.jobs is not None:
+            seconds = self.jobs * config.budgets[config.budget].seconds
+            print(  # noqa: T201
+                f"Budget {config.budget}: {self.jobs} jobs, about {duration(seconds)} on one core "
+                "if nothing is overridden; they run one after the other"
+            )
         folder = Path(str(config.hydra.sweep.dir))
         name = folder.name
         swept = swept_keys(overrides, params)
@@ -87,3 +105,13 @@ class SweepHook(Callback):
         )
         Launch(record.run_id, name, swept, list(targets.allow)).save(folder)
         print(f"Sweep in {shown_path(folder)}", flush=True)  # noqa: T201
+
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Say how many jobs are left, and how long that takes at the mean of those before."""
+        index = config.hydra.job.get("num", 0)
+        if index == 0:
+            self.first_start = time.monotonic()
+        elif self.jobs is not None:
+            left = self.jobs - index
+            seconds = (time.monotonic() - self.first_start) / index * left
+            print(f"{left} of {self.jobs} jobs left, about {duration(seconds)}", flush=True)  # noqa: T201

@@ -1,6 +1,8 @@
 """Translation: cross-entropy of the next target token, teacher forcing."""
 
+import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +13,7 @@ from torch import Tensor
 from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import PADDING
 from attnscale.decoding.greedy import greedy
-from attnscale.metric import TokenFigures, score
+from attnscale.metric import LossByLength, TokenFigures, score
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer
 from attnscale.task.module import TaskModule
@@ -24,22 +26,30 @@ class Translation(TaskModule):
 
     model: Transformer
 
-    def __init__(self, *, label_smoothing: float, **parts: Any) -> None:
+    def __init__(
+        self, *, label_smoothing: float, length_edges: Sequence[int] = (), **parts: Any
+    ) -> None:
         """Take the parts of a :class:`TaskModule`.
 
         Args:
             label_smoothing: ε of the training loss, 0 to 1; never used in validation.
+            length_edges: Longest target sentences of classes whose test losses are told apart, in
+                tokens, ascending; none for no classes.
             parts: See :class:`TaskModule`; the model is a :class:`Transformer`.
 
         Raises:
-            ValueError: If the label smoothing is outside [0, 1).
+            ValueError: If the label smoothing is outside [0, 1), or the edges do not ascend.
         """
         super().__init__(**parts)
         if not 0.0 <= label_smoothing < 1.0:
             raise ValueError(
                 f"task.label_smoothing={label_smoothing}: must be at least 0 and below 1"
             )
+        edges = list(length_edges)
+        if any(a >= b for a, b in itertools.pairwise([0, *edges])):
+            raise ValueError(f"task.length_edges={edges}: must be above 0 and ascend")
         self.label_smoothing = label_smoothing
+        self.by_length = LossByLength(edges) if edges else None
         self.metrics = {"val": TokenFigures(), "test": TokenFigures()}
         self.translations: dict[int, list[int]] = {}
 
@@ -71,8 +81,13 @@ class Translation(TaskModule):
         for batch in block:
             hidden, target = self._hidden(batch)
             logits = output(hidden).float()
-            nll = torch.nn.functional.cross_entropy(logits, target, reduction="none").double().sum()
-            metric.update(nll, (logits.argmax(dim=-1) == target).sum(), len(target))
+            nll = torch.nn.functional.cross_entropy(logits, target, reduction="none").double()
+            metric.update(nll.sum(), (logits.argmax(dim=-1) == target).sum(), len(target))
+            if split == "test" and self.by_length is not None:
+                predicted = (batch.target[:, 1:] != PADDING).sum(dim=1)
+                # END is predicted, and no token of the sentence.
+                lengths = (predicted - 1).repeat_interleave(predicted)
+                self.by_length.to(self.device).update(nll, lengths)
 
     def test_step(self, block: list[TranslationBatch], index: int) -> None:
         """Add a block to the test figures, and translate it."""
@@ -88,7 +103,11 @@ class Translation(TaskModule):
             parts: list[Any] = [None] * world
             torch.distributed.all_gather_object(parts, self.translations)
             self.translations = {index: tokens for part in parts for index, tokens in part.items()}
-        self.publish("test", self._score())
+        figures = self._score()
+        if self.by_length is not None:
+            figures |= self.by_length.compute()
+            self.by_length.reset()
+        self.publish("test", figures)
         self.translations = {}
 
     def _score(self) -> dict[str, float]:

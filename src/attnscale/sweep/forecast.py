@@ -1,0 +1,33 @@
+"""How long a sweep takes, told before it ends."""
+
+from collections.abc import Sequence
+
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from omegaconf import DictConfig
+
+from attnscale.sweep.overrides import parse
+
+PLUGINS = {"launcher": BasicLauncher, "sweeper": BasicSweeper}
+"""Hydra's own: all combinations, one after the other."""
+
+
+def n_jobs(hydra: DictConfig, overrides: Sequence[str]) -> int | None:
+    """Return how many jobs a sweep runs one after the other; None if nobody knows, or they do not.
+
+    Args:
+        hydra: The section ``hydra``.
+        overrides: Those of the experiment's file, then those of the command line.
+    """
+    for name, plugin in PLUGINS.items():
+        if hydra[name].get("_target_") != f"{plugin.__module__}.{plugin.__qualname__}":
+            return None
+    return sum(map(len, BasicSweeper.split_arguments(parse(overrides), max_batch_size=None)))
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that a person would take: 40 s, 3.5 min, 5.2 h."""
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.2g} {unit}"
+    return f"{seconds:.0f} s"
