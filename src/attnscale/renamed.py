@@ -32,7 +32,7 @@ TARGETS: Table = {
 }
 """Values of ``_target_``."""
 
-ADDED: Mapping[str, Any] = {"budget": None, "margin": {"relative": 0.0, "absolute": 0.0}}
+ADDED: dict[str, Any] = {"budget": None, "margin": {"relative": 0.0, "absolute": 0.0}}
 """Sections of the configuration that there were not, with values that change nothing."""
 
 METRICS: Table = {r"^(attention/.+)/temperature$": r"\1/learned_scale"}
@@ -68,11 +68,11 @@ def _updated(node: Any, path: str) -> Any:
 
 def updated_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with today's keys and targets; the old one stays as it is."""
-    return {**ADDED, **_updated(config, "")}
+    return dict(_updated(config, ""))
 
 
 def update_checkpoint(checkpoint: dict[str, Any]) -> None:
-    """Give a checkpoint today's names, in place: its tensors and the configuration it carries."""
+    """Give a checkpoint today's names and sections, in place: its tensors and the configuration it carries."""
     tensors = checkpoint["state_dict"]
     # In place: a state dict is more than its entries.
     for key in list(tensors):
@@ -80,4 +80,4 @@ def update_checkpoint(checkpoint: dict[str, Any]) -> None:
         if today != key:
             tensors[today] = tensors.pop(key)
     carried = checkpoint["attnscale"]
-    checkpoint["attnscale"] = {**carried, "config": updated_config(carried["config"])}
+    checkpoint["attnscale"] = {**carried, "config": ADDED | updated_config(carried["config"])}

@@ -253,3 +253,15 @@ def test_the_default_store_is_the_projects_whatever_the_folder(
     beside = copied / "mlruns" / "artifacts"
     assert list(beside.glob(f"*/{run.info.run_id}/artifacts/config.yaml"))
     assert list((copied / "outputs").glob("*/checkpoints/best.ckpt"))
+
+
+def test_a_sweep_under_a_budget_says_how_long_it_takes(shell: Any) -> None:
+    cells = ("seed=0,1", "optimizer.lr=1e-3", "attention.scale=sqrt", "data.n_train=40")
+    done = shell("-m", "experiment=claim_folding", *cells, *SHORT)
+    assert done.returncode == 0, done.stderr
+    # 3.6 s a job.
+    assert "Budget laptop: 2 jobs, about 7 s on one core" in done.stdout
+    assert re.search(r"^1 of 2 jobs left, about \d+ s\nJob 1: ", done.stdout, re.MULTILINE)
+    assert [run.data.params["budget"] for run in shell.jobs()] == ["laptop"] * 2
+    assert {run.data.params["margin.absolute"] for run in shell.jobs()} == {"0.0001"}
+    assert not any(key.startswith("budgets") for key in shell.jobs()[0].data.params)

@@ -27,7 +27,7 @@ from attnscale.config.build import (
     resolve,
     to_object,
 )
-from attnscale.config.schema import TrainConfig
+from attnscale.config.schema import MarginConfig, TrainConfig
 from attnscale.config.section import Node, plain, typed
 from attnscale.config.targets import Targets
 
@@ -94,6 +94,27 @@ def test_a_mistake_in_plain_values_is_named(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         typed(TrainConfig, plain(compose([], folder=tmp_path)) | change)
+
+
+def test_an_experiment_may_change_the_keys_of_the_root(tmp_path: Path) -> None:
+    # Of which threads, by their files, are null and report true.
+    assert compose(["experiment=textbook_figures"], folder=tmp_path).threads == 1
+    assert compose(["experiment=textbook_figures", "threads=3"], folder=tmp_path).threads == 3
+    assert compose(["debug=fdr"], folder=tmp_path).report is False
+
+
+@pytest.mark.parametrize(
+    ("overrides", "margin"),
+    [
+        ([], MarginConfig(0.02, 1e-4)),
+        (["model=transformer"], MarginConfig(0.02, 0.0)),
+        (["margin.absolute=0.3", "margin.relative=0"], MarginConfig(0.0, 0.3)),
+    ],
+)
+def test_a_difference_that_matters_depends_on_the_loss(
+    tmp_path: Path, overrides: list[str], margin: MarginConfig
+) -> None:
+    assert compose(overrides, folder=tmp_path).margin == margin
 
 
 def test_an_object_is_a_copy(tmp_path: Path) -> None:

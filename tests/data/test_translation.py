@@ -144,6 +144,12 @@ def test_too_long_pairs_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     assert "train: 2 pairs of more than data.max_length=3 tokens left out" in caplog.text
 
 
+def test_training_and_validation_can_be_of_short_sentences_and_the_test_of_all() -> None:
+    data = build(train=LONG, val=LONG, test=LONG, train_max_length=3)
+    lengths = {name: data.load(name).source.lengths.tolist() for name in ("train", "val", "test")}
+    assert lengths == {"train": [3, 4], "val": [3, 4], "test": [3, 5, 3, 4]}
+
+
 def test_too_long_pairs_are_cut(caplog: pytest.LogCaptureFixture) -> None:
     data = build(train=LONG, max_length=3, too_long="cut")
     with caplog.at_level(logging.INFO, LOGGER):

@@ -5,9 +5,12 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from attnscale.config.build import compose
+from attnscale.data.toy_translation import ToyTranslation
 from attnscale.experiment.checkpoints import load_checkpoint
 from attnscale.experiment.translator import Translator
 
@@ -63,6 +66,30 @@ def test_a_run_is_recorded_with_its_translations(lab: Any) -> None:
     assert result.metrics["val/perplexity"] == pytest.approx(
         torch.tensor(result.metrics["val/loss"]).exp().item(), rel=1e-5
     )
+
+
+def test_losses_by_length_make_up_the_test_loss(lab: Any) -> None:
+    figures = lab.run(*SMALL, "task.length_edges=[6,9]").metrics
+    losses = {name: value for name, value in figures.items() if "loss_length" in name}
+    assert set(losses) == {f"test/loss_length_{name}" for name in ("1_6", "7_9", "10_up")}
+    config = compose(SMALL, folder=Path("unset"))
+    data = ToyTranslation(**config.data.without("_target_"))
+    data.load("train")
+    # BEGIN is not predicted, END is; neither is a token of the sentence.
+    predicted = data.load("test").target.lengths - 1
+    words = predicted - 1
+    tokens = [
+        predicted[(low <= words) & (words <= high)].sum()
+        for low, high in ((1, 6), (7, 9), (10, 99))
+    ]
+    mean = np.average(list(losses.values()), weights=tokens)
+    assert mean == pytest.approx(figures["test/loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("edges", ["[9,9]", "[13,9]", "[0,4]"])
+def test_edges_of_lengths_ascend(lab: Any, edges: str) -> None:
+    with pytest.raises(ValueError, match=r"task.length_edges=\[.*must be above 0 and ascend"):
+        lab.run(*SMALL, f"task.length_edges={edges}")
 
 
 def test_batches_change_no_figure(lab: Any) -> None:

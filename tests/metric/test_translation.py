@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attnscale.metric import TokenFigures, score
+from attnscale.metric import LossByLength, TokenFigures, score
 
 N_TOKENS, VOCABULARY = 97, 11
 
@@ -103,6 +103,15 @@ def test_parts_add_up_over_processes() -> None:
     for reduce in metric._reductions.values():
         assert callable(reduce)
         assert float(reduce(torch.tensor([1.0, 2.0, 4.0]))) == 7.0
+
+
+def test_the_loss_of_each_class_of_lengths_is_that_of_its_tokens() -> None:
+    metric = LossByLength([9, 13])
+    for nll, lengths in (([1.0, 2.0, 4.0], [1, 9, 10]), ([8.0], [13]), ([5.0, 6.0], [9, 9])):
+        metric.update(torch.tensor(nll), torch.tensor(lengths))
+    assert metric.compute() == {"loss_length_1_9": 3.5, "loss_length_10_13": 6.0}
+    metric.update(torch.tensor([3.0]), torch.tensor([14]))
+    assert metric.compute()["loss_length_14_up"] == 3.0
 
 
 # --- BLEU and chrF ---
