@@ -7,6 +7,7 @@ install_import_hook(
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
 )
 
+import gc  # noqa: E402
 import sqlite3  # noqa: E402
 from pathlib import Path  # noqa: E402
 
@@ -14,6 +15,12 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """Freeze what is imported: each run would look through it again, half of a short run's time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

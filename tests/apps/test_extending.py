@@ -17,7 +17,7 @@ from mlflow import MlflowClient
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 REGISTRY = "src/attnscale/attention/scale/registry.py"
-REGISTERED = (('    "sqrt": fixed.Sqrt,\n', '    "toy": toy.Toy,\n    "sqrt": fixed.Sqrt,\n'),)
+REGISTERED = (('    "sqrt": factor.Sqrt,\n', '    "toy": toy.Toy,\n    "sqrt": factor.Sqrt,\n'),)
 
 SCALE = '''"""A toy: the score to a power, times what is learned."""
 

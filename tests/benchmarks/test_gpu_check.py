@@ -12,6 +12,7 @@ from benchmarks import gpu_check
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_all_of_it_runs_on_a_cpu() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu_check", "--device", "cpu"],

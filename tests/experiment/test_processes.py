@@ -26,7 +26,11 @@ def test_two_processes_are_one_run(lab: Any) -> None:
         assert [step for step, _ in two] == [step for step, _ in one]
         assert [v for _, v in two] == pytest.approx([v for _, v in one], rel=2e-5)
     assert [run.info.status for run in lab.recorded()] == ["FINISHED"] * 2
-    # The same checkpoint, scored without training, by one process and by two.
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_scored_alike_by_one_process_and_by_two(lab: Any) -> None:
+    single = lab.run(*SIZES)
     score = ("trainer.limit_train_batches=0", f"checkpoint={single.best_checkpoint}")
     one, two = (lab.run(*SIZES, *score, *more).metrics for more in ((), ("trainer=ddp_cpu",)))
     assert one["val/count"] == two["val/count"] == 31 * 8 * 128

@@ -44,7 +44,15 @@ def handler() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.usefixtures("handler")
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """Have nothing frozen, as a program has at its start."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("handler", "unfrozen")
 def test_a_run_leaves_the_process_as_it_was(lab: Any) -> None:
     # The first run of a process also imports libraries, which set their own levels.
     lab.run(*SHORT)
@@ -56,15 +64,12 @@ def test_a_run_leaves_the_process_as_it_was(lab: Any) -> None:
     assert process() == before
 
 
-@pytest.mark.usefixtures("handler")
+@pytest.mark.usefixtures("handler", "unfrozen")
 def test_a_frozen_process_stays_frozen(lab: Any) -> None:
     gc.freeze()
-    try:
-        before = gc.get_freeze_count()
-        lab.run(*SHORT)
-        assert 0.9 * before < gc.get_freeze_count() <= before
-    finally:
-        gc.unfreeze()
+    before = gc.get_freeze_count()
+    lab.run(*SHORT)
+    assert 0.9 * before < gc.get_freeze_count() <= before
 
 
 def test_the_surroundings_come_back_after_an_error_and_in_any_thread() -> None:
