@@ -72,7 +72,7 @@ def updated_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def update_checkpoint(checkpoint: dict[str, Any]) -> None:
-    """Give a checkpoint today's names and sections, in place: its tensors and the configuration it carries."""
+    """Give a checkpoint today's names and sections, in place: tensors and configuration."""
     tensors = checkpoint["state_dict"]
     # In place: a state dict is more than its entries.
     for key in list(tensors):
