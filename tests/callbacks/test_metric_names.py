@@ -10,8 +10,11 @@ from tests.callbacks.conftest import AUTOENCODER, TRANSFORMER
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 PATH = re.compile(r"(?<=/)(layers\.\d+\.attention|(en|de)coder\.\d+\.(self|cross))(?=/)")
-ELSEWHERE = {"grad_norm/skipped": "trainer.precision=16-mixed, on a GPU"}
-"""Names that no run here can record, and the setting that brings them."""
+ELSEWHERE = {
+    "grad_norm/skipped": "trainer.precision=16-mixed, on a GPU",
+    "test/loss_length_<from>_<to>": "task.length_edges, in tests/experiment/test_translation.py",
+}
+"""Names that no run here records, and the setting that brings them."""
 LIGHT = ("callbacks.pictures=null", "trainer.max_epochs=1", "trainer.gradient_clip_val=1.0")
 
 

@@ -25,13 +25,18 @@ def drawn() -> list[tuple[str, str]]:
 
 
 def toy(
-    source: str = "de", target: str = "en", n_train: int = 2000, test: str | None = None
+    source: str = "de",
+    target: str = "en",
+    n_train: int = 2000,
+    test: str | None = None,
+    max_words: int | None = None,
 ) -> ToyTranslation:
     return ToyTranslation(
         n_train=n_train,
         n_val=150,
         n_test=300,
         corpus_seed=SEED,
+        max_words=max_words,
         source=source,
         target=target,
         test=test,
@@ -49,6 +54,24 @@ def toy(
 
 def words(text: str) -> list[str]:
     return re.findall(r"[\w']+|[.,]", text)
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_training_and_validation_can_be_of_short_sentences_and_the_test_of_all(split: str) -> None:
+    short, whole = toy(max_words=8).pairs(split), toy().pairs(split)
+    lengths = [len(text.split()) for text in whole[1]]
+    expected = [
+        pair
+        for pair, n in zip(zip(*whole, strict=True), lengths, strict=True)
+        if split == "test" or n <= 8
+    ]
+    assert list(zip(*short, strict=True)) == expected
+    assert max(lengths) > 18
+
+
+def test_a_corpus_of_no_words_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"data.max_words=0: must be at least 1"):
+        toy(max_words=0)
 
 
 # --- the grammar ---

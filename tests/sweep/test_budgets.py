@@ -121,7 +121,8 @@ def test_the_base_of_the_length_law_is_the_mean_length_of_training(tmp_path: Pat
     options = config.attention.options
     assert options["log_n_base"]["base"] == pytest.approx(base, rel=0.01)
     assert options["ssmax"]["start"] == pytest.approx(1 / np.log(base), rel=0.01)
-    assert max(source.max(), target.max()) == 10
+    # The full stop and END, a comma.
+    assert target.max() == 8 + 2 <= source.max() <= 8 + 3
     assert test.target.lengths.max() > 21
 
 

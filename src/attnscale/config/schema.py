@@ -79,7 +79,6 @@ class TranslationDataConfig:
     lowercase: bool = MISSING
     min_frequency: int = MISSING
     max_length: int = MISSING
-    train_max_length: int | None = MISSING
     too_long: str = MISSING
     batch_tokens: int | None = MISSING
     batch_sentences: int | None = MISSING
@@ -95,6 +94,7 @@ class ToyTranslationConfig(TranslationDataConfig):
     n_val: int = MISSING
     n_test: int = MISSING
     corpus_seed: int = MISSING
+    max_words: int | None = MISSING
 
 
 @dataclass

@@ -6,6 +6,7 @@ and infinitives close the clause; English needs "does not". A word-for-word dict
 order gets the words right and the sentence wrong.
 """
 
+import math
 import random
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -205,7 +206,14 @@ class ToyTranslation(TranslationData):
     """Seeded pairs of the grammar; no source sentence is in two splits."""
 
     def __init__(
-        self, *, n_train: int, n_val: int, n_test: int, corpus_seed: int, **rest: Any
+        self,
+        *,
+        n_train: int,
+        n_val: int,
+        n_test: int,
+        corpus_seed: int,
+        max_words: int | None = None,
+        **rest: Any,
     ) -> None:
         """Take the sizes, and what every corpus takes.
 
@@ -214,6 +222,9 @@ class ToyTranslation(TranslationData):
             n_val: Validation pairs.
             n_test: Test pairs.
             corpus_seed: Seed of the sentences; not that of the run, so that runs are comparable.
+            max_words: Longest target sentence in training and validation; pairs with longer ones
+                are left out of both, and in the test set only. None (as in earlier checkpoints)
+                for no such limit.
             rest: See :class:`TranslationData`.
 
         Raises:
@@ -229,7 +240,8 @@ class ToyTranslation(TranslationData):
             check_min(f"data.n_{name}", size)
         if self.test not in (None, *self.n):
             raise ValueError(f"data.test={self.test}: this corpus has {', '.join(self.n)}")
-        self.corpus_seed = corpus_seed
+        check_min("data.max_words", max_words)
+        self.corpus_seed, self.max_words = corpus_seed, max_words
 
     def pairs(self, split: str) -> tuple[list[str], list[str]]:
         """Draw the whole corpus and return one part of it."""
@@ -240,4 +252,7 @@ class ToyTranslation(TranslationData):
         start = sum(list(self.n.values())[:before])
         texts = {"de": [a for a, _ in drawn], "en": [b for _, b in drawn]}
         part = slice(start, start + self.n[split])
-        return texts[self.source][part], texts[self.target][part]
+        pairs = zip(texts[self.source][part], texts[self.target][part], strict=True)
+        longest = math.inf if split == "test" or self.max_words is None else self.max_words
+        short = [(a, b) for a, b in pairs if len(b.split()) <= longest]
+        return [a for a, _ in short], [b for _, b in short]

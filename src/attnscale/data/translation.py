@@ -68,7 +68,6 @@ class TranslationData(DataModule):
         batch_sentences: int | None,
         eval_batch_sentences: int,
         seed: int,
-        train_max_length: int | None = None,
     ) -> None:
         """Check the settings; nothing is read before :meth:`setup`.
 
@@ -85,9 +84,6 @@ class TranslationData(DataModule):
             batch_sentences: Sentences of a training batch instead.
             eval_batch_sentences: Of a validation or test batch, all processes together.
             seed: Seed of the order.
-            train_max_length: Longest sentence of a training or validation pair, in tokens; longer
-                pairs are left out, and the test set has them. None (as in earlier checkpoints) for
-                ``max_length`` alone.
 
         Raises:
             ValueError: If a value is not allowed.
@@ -102,7 +98,6 @@ class TranslationData(DataModule):
                 "set one and leave the other null"
             )
         check_min("data.max_length", max_length)
-        check_min("data.train_max_length", train_max_length)
         check_min("data.batch_tokens", batch_tokens)
         check_min("data.batch_sentences", batch_sentences)
         check_min("data.eval_batch_sentences", eval_batch_sentences)
@@ -112,7 +107,6 @@ class TranslationData(DataModule):
             for side, language in (("source", source), ("target", target))
         }
         self.min_frequency, self.max_length, self.too_long = min_frequency, max_length, too_long
-        self.train_max_length = train_max_length
         self.batch_tokens, self.batch_sentences = batch_tokens, batch_sentences
         self.eval_batch_sentences, self.seed = eval_batch_sentences, seed
         self.vocabularies: dict[str, Vocabulary] = {}
@@ -140,7 +134,6 @@ class TranslationData(DataModule):
         """Read and tokenise a split; tokens go into flat arrays under numbers of their own."""
         first, second = self.pairs(split)
         training = split == "train"
-        in_training = self.train_max_length if split in ("train", "val") else None
         warning = shift_warning(first, second) if training else None
         if warning is not None:
             log.warning("data: %s: %s", split, warning)
@@ -152,8 +145,6 @@ class TranslationData(DataModule):
             x, y = cut[0](a), cut[1](b)
             if training and not (x and y and a.strip() and b.strip()):
                 empty += 1
-                continue
-            if in_training and max(len(x), len(y)) > in_training:
                 continue
             if max(len(x), len(y)) > self.max_length:
                 long += 1
@@ -233,7 +224,7 @@ class TranslationData(DataModule):
         """Make this process's part of a batch.
 
         A process that has no sentence takes the first one with weight 0: under DDP it must take
-        part in the step all the same.
+        part in the step all the same. Nothing counts a sentence of weight 0.
         """
         whole = indices.numpy()
         part = processes.part(indices).numpy()
@@ -269,10 +260,9 @@ class TranslationData(DataModule):
 
     def evaluation(self, name: str) -> BlockLoader[TranslationBatch]:
         """Return the batches of a split, similar lengths together, each example once."""
-        split, rank = self.load(name), self._processes().rank
+        split = self.load(name)
         order = torch.from_numpy(np.argsort(-split.source.lengths, kind="stable"))
-        # A process that would get nothing of the last batch has no part in it.
-        batches = [b for b in torch.split(order, self.eval_batch_sentences) if len(b) > rank]
+        batches = torch.split(order, self.eval_batch_sentences)
         return self._evaluation_blocks(batches, self._fetch(split))
 
     def val_dataloader(self) -> BlockLoader[TranslationBatch]:
