@@ -94,6 +94,7 @@ SINGLE = ("data.batch_sentences=1", "data.batch_tokens=null", "trainer.overfit_b
 batch."""
 
 
+@pytest.mark.slow
 def test_a_sentence_is_counted_by_one_of_two_processes(lab: Any) -> None:
     one, two = (lab.run(*SMALL, *EVEN, *SINGLE, *p) for p in ((), ("trainer=ddp_cpu",)))
     for name in ("val/count", "test/count"):
