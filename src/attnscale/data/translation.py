@@ -224,7 +224,7 @@ class TranslationData(DataModule):
         """Make this process's part of a batch.
 
         A process that has no sentence takes the first one with weight 0: under DDP it must take
-        part in the step all the same.
+        part in the step all the same. Nothing counts a sentence of weight 0.
         """
         whole = indices.numpy()
         part = processes.part(indices).numpy()
@@ -260,10 +260,9 @@ class TranslationData(DataModule):
 
     def evaluation(self, name: str) -> BlockLoader[TranslationBatch]:
         """Return the batches of a split, similar lengths together, each example once."""
-        split, rank = self.load(name), self._processes().rank
+        split = self.load(name)
         order = torch.from_numpy(np.argsort(-split.source.lengths, kind="stable"))
-        # A process that would get nothing of the last batch has no part in it.
-        batches = [b for b in torch.split(order, self.eval_batch_sentences) if len(b) > rank]
+        batches = torch.split(order, self.eval_batch_sentences)
         return self._evaluation_blocks(batches, self._fetch(split))
 
     def val_dataloader(self) -> BlockLoader[TranslationBatch]:
