@@ -249,6 +249,23 @@ def test_a_checkpoint_is_brought_up_to_date_in_place() -> None:
     assert again["attnscale"] == checkpoint["attnscale"]
 
 
+@pytest.mark.parametrize(
+    ("scale", "tensor", "normed"),
+    [("nap", "o.weight", 0.0), ("nap", "output_norm.weight", 1.0), ("sqrt", "o.weight", 1.0)],
+)
+def test_nap_of_earlier_checkpoints_has_no_output_norm(
+    scale: str, tensor: str, normed: float
+) -> None:
+    options = {"eps": 1e-3, **({"output_norm": normed} if normed else {})}
+    checkpoint: dict[str, Any] = {
+        "state_dict": {f"model.{PATH}.{tensor}": torch.ones(2)},
+        "attnscale": {"config": {"attention": {"scale": scale, "options": {"nap": options}}}},
+    }
+    update_checkpoint(checkpoint)
+    today = checkpoint["attnscale"]["config"]["attention"]["options"]
+    assert today == {"nap": {"eps": 1e-3, "output_norm": normed}}
+
+
 def test_a_model_takes_up_an_earlier_checkpoint() -> None:
     checkpoint = earlier_checkpoint()
     with torch.no_grad():

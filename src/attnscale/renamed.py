@@ -80,4 +80,8 @@ def update_checkpoint(checkpoint: dict[str, Any]) -> None:
         if today != key:
             tensors[today] = tensors.pop(key)
     carried = checkpoint["attnscale"]
-    checkpoint["attnscale"] = {**carried, "config": ADDED | updated_config(carried["config"])}
+    config = ADDED | updated_config(carried["config"])
+    attention = config.get("attention", {})
+    if attention.get("scale") == "nap" and not any(".output_norm." in key for key in tensors):
+        attention["options"].setdefault("nap", {})["output_norm"] = 0.0  # there was none
+    checkpoint["attnscale"] = {**carried, "config": config}

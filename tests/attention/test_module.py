@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attnscale.attention import MultiHeadAttention, padding_keep
+from attnscale.attention import MultiHeadAttention, attend, padding_keep
 from tests.support.modes import (
     BATCH,
     D_K,
@@ -44,6 +44,41 @@ def head_by_head(
     joined = torch.cat(heads, dim=-1)
     out = torch.einsum("bpe,de->bpd", joined, attention.o.weight)
     return out if attention.o.bias is None else out + attention.o.bias
+
+
+@pytest.mark.parametrize("n_heads", [1, 3])
+def test_an_output_norm_is_a_layernorm_of_the_joined_heads(n_heads: int) -> None:
+    attention = build("nap", n_heads=n_heads, bias=True).double()
+    with torch.no_grad():
+        for parameter in attention.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    x = torch.randn(BATCH, KEY, D_MODEL, dtype=torch.float64)
+    out = attention(x)
+    q, k, v = (
+        layer(x).view(BATCH, KEY, n_heads, -1).transpose(1, 2)
+        for layer in (attention.q, attention.k, attention.v)
+    )
+    heads = attend(q, k, v, scale=attention.scale).unbind(dim=1)
+    gain, shift = (attention.get_parameter(f"output_norm.{name}") for name in ("weight", "bias"))
+    joined = functional.layer_norm(torch.cat(heads, -1), (n_heads * D_V,), gain, shift, eps=1e-3)
+    torch.testing.assert_close(out, joined @ attention.o.weight.T + attention.o.bias)
+
+
+@pytest.mark.parametrize("output_norm", [1, 0])
+def test_only_the_output_norm_of_nap_keeps_long_sentences_from_large_outputs(
+    output_norm: int,
+) -> None:
+    attention = build("nap", options={"output_norm": output_norm})
+    with torch.no_grad():
+        eight, many, most = (
+            float(attention(torch.randn(16384 // n, n, D_MODEL)).square().mean().sqrt())
+            for n in (8, 64, 512)
+        )
+    if output_norm:
+        assert [many, most] == pytest.approx([eight, eight], rel=0.1)
+    else:
+        # With values that do not depend on the scores it is √8 from one to the next.
+        assert most / many > 2.8 < many / eight
 
 
 @pytest.mark.parametrize("backend", ["explicit", "fused"])
@@ -83,7 +118,8 @@ def test_a_seed_gives_the_same_weights_for_every_scale(mode: Mode) -> None:
     attention = build(mode)
     state = attention.state_dict()
     after = torch.rand(1)
-    assert set(state) == set(wanted) | {f"scale.{name}" for name in attention.scale.state_dict()}
+    own = {name for name in state if name.startswith(("scale.", "output_norm."))}
+    assert set(state) == set(wanted) | own
     gain = D_K**-0.5 if mode in ("folded", "none_equiv") else 1.0
     for name, weight in wanted.items():
         assert torch.equal(state[name], weight * (gain if name == "q.weight" else 1.0))

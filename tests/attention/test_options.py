@@ -30,7 +30,8 @@ def test_an_option_acts(name: str, option: str) -> None:
     plain = outputs(name, {})
     default = options_with(name)[option]
     assert torch.equal(plain, outputs(name, {option: default}))
-    factors = (3.0,) if option == "base" else (3.0, 1 / 30)  # a base below 1 is refused
+    # A base below 1 is refused, and a switch is 0 or 1.
+    factors = {"base": (3.0,), "output_norm": (0.0,)}.get(option, (3.0, 1 / 30))
     changed = [outputs(name, {option: default * factor}) for factor in factors]
     effects = [float((other - plain).abs().max()) for other in changed]
     assert max(effects) > 1e-9, effects
@@ -54,7 +55,7 @@ def test_options_arrive_from_the_command_line(
     name: str, as_configured: dict[str, dict[str, float]], tmp_path: Path
 ) -> None:
     changed = {
-        option: default * (1.25 + number)
+        option: 0.0 if option == "output_norm" else default * (1.25 + number)
         for number, (option, default) in enumerate(as_configured[name].items())
     }
     overrides = [f"attention.options.{name}.{option}={value}" for option, value in changed.items()]
@@ -88,12 +89,13 @@ def test_a_mode_without_options_arrives_from_the_command_line(
     ("override", "message"),
     [
         ("attention.options.softcap.cap=-1", r"softcap\.cap=-1\.0: allowed is a positive number"),
+        ("attention.options.nap.output_norm=2", r"nap\.output_norm=2\.0: allowed is 0 or 1"),
         ("+attention.options.softcap.cup=2", r"softcap\.cup: unknown option; 'softcap' has: cap"),
     ],
 )
 def test_an_option_that_is_not_allowed_is_named_by_its_key(
     override: str, message: str, tmp_path: Path
 ) -> None:
-    config = compose(["attention.scale=softcap", override], folder=tmp_path)
+    config = compose([f"attention.scale={override.split('.')[2]}", override], folder=tmp_path)
     with pytest.raises(ValueError, match=rf"^attention\.options\.{message}$"):
         scale_factory(config)(n_heads=HEADS, d_k=D_K)

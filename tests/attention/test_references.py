@@ -353,6 +353,14 @@ def test_running_statistics_count_kept_pairs_only() -> None:
         assert float(scale.running_variance[h]) == pytest.approx(wanted)
 
 
+def test_an_empty_batch_leaves_running_statistics_and_gradients_alone() -> None:
+    scale = ScoreBatchNorm(n_heads=HEADS)
+    q, k, v = draw(batch=0)
+    (gradient,) = torch.autograd.grad(attend(q, k, v, scale=scale).sum(), scale.gain)
+    assert gradient.tolist() == scale.running_mean.tolist() == [0.0] * HEADS
+    assert scale.running_variance.tolist() == [1.0] * HEADS
+
+
 @pytest.mark.parametrize("n_kept", [0, 1])
 def test_a_batch_of_one_pair_leaves_the_running_statistics_alone(n_kept: int) -> None:
     scale = ScoreBatchNorm(n_heads=HEADS, momentum=0.3).double()

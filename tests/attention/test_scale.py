@@ -152,7 +152,10 @@ LEARNED = {
     "ngpt": {"scale.scale": (HEADS, D_K)},
     "score_layernorm": {"scale.gain": (HEADS,)},
     "score_batchnorm": {"scale.gain": (HEADS,)},
-    "nap": {"scale.gain": (HEADS,), "scale.bias": (HEADS,)},
+    "nap": {
+        **{"scale.gain": (HEADS,), "scale.bias": (HEADS,)},
+        **{f"output_norm.{name}": (HEADS * D_V,) for name in ("weight", "bias")},
+    },
     "ssmax": {"scale.gain": (HEADS,)},
 }
 """Names in a state dict: what is renamed here no longer loads."""
@@ -172,7 +175,8 @@ def test_what_each_mode_learns_and_keeps(mode: Mode) -> None:
     buffers = {name: tuple(buffer.shape) for name, buffer in attention.named_buffers()}
     assert buffers == KEPT.get(str(mode), {})
     assert set(attention.state_dict()) == projections | set(shapes) | set(buffers)
-    assert [id(p) for p in parameters.values()] == [id(p) for p in attention.scale.parameters()]
+    own = {f"scale.{name}": p for name, p in attention.scale.named_parameters()}
+    assert own == {name: p for name, p in parameters.items() if not name.startswith("output_norm")}
 
 
 START = {
@@ -360,7 +364,7 @@ def test_options_start_as_the_papers_have_them() -> None:
         "softcap": {"cap": 50.0},
         "score_layernorm": {"eps": 1e-6},
         "score_batchnorm": {"eps": 1e-5, "momentum": 0.1},
-        "nap": {"eps": 1e-3},
+        "nap": {"eps": 1e-3, "output_norm": 1},
         "log_n_base": {"base": 14.0},
         "ssmax": {"start": 0.379},
     }
@@ -397,16 +401,18 @@ def test_refuses_an_unknown_option() -> None:
 BOUNDS = {
     ("log_n_base", "base"): "a number above 1",
     ("score_batchnorm", "momentum"): "a number above 0, at most 1",
+    ("nap", "output_norm"): "0 or 1",
 }
 EVERY_OPTION = [(name, option) for name, options in all_options().items() for option in options]
 # Of each kind of bound one option.
 OF_EACH_KIND = [("softcap", "cap"), *BOUNDS]
 REFUSED = [
-    *((name, option, 0.0) for name, option in EVERY_OPTION),
+    *((name, option, 0.0) for name, option in EVERY_OPTION if option != "output_norm"),
     *(
         (name, option, wrong)
         for name, option in OF_EACH_KIND
         for wrong in (0, -1.0, math.nan, math.inf, True)
+        if (option, wrong) != ("output_norm", 0)
     ),
 ]
 

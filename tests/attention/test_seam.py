@@ -33,6 +33,7 @@ from tests.support.modes import (
     NO_SOFTMAX,
     QUERY,
     Mode,
+    after_heads,
     assert_same,
     attended_of,
     buffers_put_back,
@@ -275,7 +276,7 @@ def test_an_attention_takes_somebodys_own_scale(name: str) -> None:
     )
     full = torch.ones(BATCH, HEADS, KEY, KEY, dtype=torch.bool).tril()
     weights = expected_weights(scale, expected_logits(scale, q, k, full), full)
-    wanted = attention.o((weights @ v).transpose(1, 2).flatten(2))
+    wanted = after_heads(attention, (weights @ v).transpose(1, 2).flatten(2))
     torch.testing.assert_close(attention(x, causal=True), wanted, rtol=1e-9, atol=1e-11)
     attention(x, causal=True).square().sum().backward()
     assert all(p.grad is not None for p in attention.scale.parameters())

@@ -24,6 +24,7 @@ from tests.support.modes import (
     HEADS,
     KEY,
     Mode,
+    after_heads,
     factor_of,
     factory_of,
     representative_and_backend,
@@ -139,7 +140,7 @@ def test_a_tap_sees_what_made_the_output(mode: Mode, backend: str, training: boo
     assert attended.x is not None
     assert torch.equal(attended.x, source)
     torch.testing.assert_close(attended.scores(), torch.einsum("bhid,bhjd->bhij", q, k))
-    rebuilt = attention.o((attended.weights() @ v).transpose(1, 2).flatten(2))
+    rebuilt = after_heads(attention, (attended.weights() @ v).transpose(1, 2).flatten(2))
     torch.testing.assert_close(rebuilt, out, rtol=1e-4, atol=1e-5)
 
 

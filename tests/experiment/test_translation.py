@@ -116,6 +116,18 @@ def test_dropout_is_off_in_evaluation(lab: Any) -> None:
 
 
 EVEN = ("data.eval_batch_sentences=8", "data.batch_tokens=300", "model.dropout=0.0")
+SINGLE = ("data.batch_sentences=1", "data.batch_tokens=null", "trainer.overfit_batches=3")
+"""A process has no sentence of a batch, neither in training nor in validation and of the last test
+batch."""
+
+
+@pytest.mark.slow
+def test_a_sentence_is_counted_by_one_of_two_processes(lab: Any) -> None:
+    one, two = (lab.run(*SMALL, *EVEN, *SINGLE, *p) for p in ((), ("trainer=ddp_cpu",)))
+    for name in ("val/count", "test/count"):
+        assert two.metrics[name] == one.metrics[name], name
+    for name in ("val/loss", "train/loss", "test/loss", "test/bleu"):
+        assert two.metrics[name] == pytest.approx(one.metrics[name], rel=1e-4), name
 
 
 def test_two_processes_score_like_one(lab: Any) -> None:

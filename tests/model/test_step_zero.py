@@ -32,7 +32,7 @@ OPTIONS: dict[str, dict[str, float]] = {
     "softcap": {"cap": 2.0},
     "score_layernorm": {"eps": 1e-6},
     "score_batchnorm": {"eps": 1e-5, "momentum": 0.1},
-    "nap": {"eps": 1e-3},
+    "nap": {"eps": 1e-3, "output_norm": 1},
     "log_n_base": {"base": 14.0},
     "ssmax": {"start": 0.379},
 }

@@ -159,6 +159,13 @@ def build(
     return MultiHeadAttention(scale=factory_of(mode, **(options or {})), **(sizes | changed))
 
 
+def after_heads(attention: MultiHeadAttention, joined: Tensor) -> Tensor:
+    """Return what an attention makes of its joined heads."""
+    norm = attention.output_norm
+    output: Tensor = attention.o(joined if norm is None else norm(joined))
+    return output
+
+
 # --- vectors ---
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from attnscale.attention import SCALES, MultiHeadAttention, attentions, choose_scale
+from attnscale.model.sigma_reparam import reparametrise
 from attnscale.task.groups import adjust, kind_of, named_groups, parameter_groups
 from tests.support import models
 
@@ -47,11 +48,24 @@ def test_every_parameter_is_in_one_group(scale: str, build: Any) -> None:
 def test_what_a_mode_learns_is_not_decayed(scale: str, build: Any) -> None:
     model = build(scale)
     optimizer = torch.optim.AdamW(parameter_groups(model), lr=LR, weight_decay=DECAY)
-    free = {id(p) for attention in attentions(model).values() for p in attention.scale.parameters()}
+    learned = ("scale", "output_norm")
+    free = {id(p) for name, p in model.named_parameters() if name.split(".")[-2] in learned}
     assert bool(free) == (scale in LEARNING)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             assert group["weight_decay"] == (0.0 if id(parameter) in free else DECAY)
+
+
+@pytest.mark.parametrize("scale", ["sqrt", "learned"])
+def test_the_norms_of_sigma_reparam_are_not_decayed(scale: str) -> None:
+    model = transformer(scale)
+    reparametrise(model, "all")
+    optimizer = torch.optim.AdamW(parameter_groups(model), lr=LR, weight_decay=DECAY)
+    decay = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
+    for name, parameter in model.named_parameters():
+        free = name.endswith((".gamma", ".log_scale"))
+        assert decay[id(parameter)] == (0.0 if free else DECAY), name
+    assert sum(name.endswith(".gamma") for name, _ in model.named_parameters()) == 16
 
 
 @pytest.mark.parametrize("scale", [name for name in SCALES if name != "none_equiv"])

@@ -5,12 +5,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
 from attnscale.attention import Attended, MultiHeadAttention, choose_scale, tapped
+from attnscale.data.translation import TranslationBatch
+from attnscale.data.vocabulary import BEGIN, END, PADDING
 from attnscale.task.qk_clip import QKClip
-from tests.support.models import autoencoder
+from tests.support.models import autoencoder, transformer
+from tests.task.toy import translation
 
 BATCH, HEADS, POSITION, D_K, D_V, D_MODEL = 2, 3, 7, 11, 5, 13
 LINEAR = ("sqrt", "none", "inverse", 0.37, "mup", "learned", "log_n", "ssmax")
@@ -157,6 +161,29 @@ def test_hidden_keys_do_not_count() -> None:
     before = seen[0][..., :4].amax(dim=(0, 2, 3))
     torch.testing.assert_close(shrink, (1.0 / before).clamp(max=1.0))
     torch.testing.assert_close(largest(attention, *real), before.clamp(max=1.0))
+
+
+def test_padded_queries_do_not_count() -> None:
+    model = transformer("none", norm="post")
+    task = translation(model)
+    source = torch.tensor([[5, 6, 7, 8, END], [9, END, *[PADDING] * 3]])
+    target = torch.tensor([[BEGIN, 5, 6, 7, END], [BEGIN, 8, END, *[PADDING] * 2]])
+    batch = TranslationBatch(source, target, torch.arange(2), loss_weight=1.0)
+    maxima: list[Tensor] = []
+    tops: list[Tensor] = []
+    for factor in (1.0, 1e3):
+        with torch.no_grad():
+            for embedding in (model.source_embedding, model.target_embedding):
+                embedding.token.weight[PADDING] *= factor
+        clip = QKClip(model, threshold=1.0, alpha=0.5)
+        clip.setup(pl.Trainer(logger=False), task, "validate")
+        receiver = clip.receiver(batch)
+        with tapped(model, receiver), tapped(model, lambda _, a: tops.append(a.logits().max())):
+            task.loss(batch)
+        maxima.append(torch.cat(list(clip.max_logits.values())))
+    torch.testing.assert_close(maxima[1], maxima[0])
+    n_attentions = len(tops) // 2
+    assert max(tops[n_attentions:]) > 2 * max(tops[:n_attentions])
 
 
 def test_later_keys_of_causal_attention_do_not_count() -> None:

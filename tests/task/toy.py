@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from attnscale.data.gaussian import GaussianData, SequenceBatch
+from attnscale.model.transformer import Transformer
 from attnscale.task.module import TaskModule
 from attnscale.task.settings import StepSettings
+from attnscale.task.translation import Translation
 
 D_MODEL, N_TRAIN, BATCH = 5, 22, 4
 N_BATCHES = 6
@@ -45,6 +47,16 @@ def task(**changed: Any) -> Toy:
         model=nn.Linear(D_MODEL, D_MODEL, bias=False),
         make_optimizer=lambda groups: torch.optim.SGD(groups, lr=RATE),
         settings=settings(**changed),
+        checkpoint_values={},
+    )
+
+
+def translation(model: Transformer) -> Translation:
+    return Translation(
+        label_smoothing=0.0,
+        model=model,
+        make_optimizer=lambda groups: torch.optim.SGD(groups, lr=RATE),
+        settings=settings(),
         checkpoint_values={},
     )
 

@@ -4,8 +4,8 @@
 
 On a CPU PyTorch draws each element of the mask by itself, which takes a fifth of a small
 Transformer's step. Here 64 random bits serve four elements: an element is dropped if its 16 bits
-are below p · 2¹⁶, so p is met to within 2⁻¹⁷. Elsewhere, and where p is 0, it is PyTorch's own
-dropout.
+are below p · 2¹⁶, so p is met to within 2⁻¹⁷. Elsewhere, and where p is so near 1 that this is much
+of the share that is kept, it is PyTorch's own dropout.
 """
 
 from typing import Any, cast
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 LANES, RANGE = 4, 2**16
+MAX_P = 0.99
+"""Up to here the share that is kept, 1 − p, is met to within 2⁻¹⁷ / 0.01, less than 0.1 % of it."""
 
 
 def _mask(x: Tensor, p: float) -> Tensor:
@@ -50,7 +52,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """Drop elements with probability p, 0 ≤ p < 1, and scale the others by 1/(1 − p)."""
     if p == 0.0:
         return x
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or p > MAX_P:
         return functional.dropout(x, p)
     return cast(Tensor, _Dropout.apply(x, p))  # type: ignore[no-untyped-call]
 

@@ -1,10 +1,10 @@
 """Multi-head attention as a PyTorch module, and a look into every one that a model has.
 
-    head_h = attend(x W_q^h, y W_k^h, y W_v^h),    output = [head_1 … head_H] W_o
+    head_h = attend(x W_q^h, y W_k^h, y W_v^h),    output = norm([head_1 … head_H]) W_o
 
 Source: Vaswani et al. 2017, section 3.2.2. Differences: d_k, d_v, n_heads and d_model are free of
-each other (the paper has d_k = d_v = d_model / n_heads), the scale is an argument, and biases are
-off unless asked for.
+each other (the paper has d_k = d_v = d_model / n_heads), the scale is an argument, biases are off
+unless asked for, and ``norm`` is the identity unless the scale has an output norm.
 """
 
 from collections.abc import Callable, Iterator
@@ -115,6 +115,7 @@ class MultiHeadAttention(nn.Module):
         if not isinstance(scale, Scale):
             scale = scale(n_heads=n_heads, d_k=d_k, d_model=d_model)
         self.scale = scale
+        self.output_norm = scale.output_norm(n_heads * d_v)
         choose_backend(backend, scale, 1, torch.device("cpu"))
         self.tap: Tap | None = None
         self._fold()
@@ -202,6 +203,8 @@ class MultiHeadAttention(nn.Module):
         )
         # (batch, head, query, d_v) -> (batch, query, head * d_v)
         joined = attended.squeeze(1) if self.n_heads == 1 else attended.transpose(1, 2).flatten(2)
+        if self.output_norm is not None:
+            joined = self.output_norm(joined)
         return cast(Tensor, self.o(joined))
 
 

@@ -3,7 +3,9 @@
     W_used = (γ / σ₁(W)) · W,    γ starts at σ₁ of the initial W, so that nothing changes at first
 
 σ₁ comes from an SVD at the start and one step of power iteration per training pass from then on;
-its gradient is taken with the singular vectors held fixed.
+its gradient is taken with the singular vectors held fixed. γ gets no weight decay
+(``task/groups.py``): it is the weight's norm, and has one element in the released code, which the
+usual rule for parameters of one axis exempts.
 
 Source: Zhai et al. 2023, "Stabilizing Transformer Training by Preventing Attention Entropy
 Collapse", and its released code, which starts γ at σ₁ (the paper starts it at 1).

@@ -85,10 +85,16 @@ Every mode but those with a score function or a normaliser may run on PyTorch's 
 What a mode learns gets no weight decay, and what it multiplies the logits by is recorded
 (`attention/<path>/learned_scale`).
 
+`nap`: the squares of a row's weights add up to n, so that heads grow as √n, and faster where values
+go with the scores; the LayerNorm takes that out. `attention.options.nap.output_norm=0` is the mode
+without it. The authors' code has the LayerNorm, and a GELU behind it, around softmax too. The GELU
+is left out: with it `nap` and `sqrt` would differ by a nonlinearity as well.
+
 With any mode: `attention.qk_clip=100` (QK-Clip, Kimi Team 2025: after a step, W_q and W_k of a head
-whose largest logit was above 100 shrink by a share of `attention.qk_clip_alpha=0.5` each) and
-`attention.sigma_reparam=qk` or `all` (σReparam, Zhai et al. 2023, on the q and k projections, or on
-every linear layer).
+whose largest logit of a real query was above 100 shrink by a share of `attention.qk_clip_alpha=0.5`
+each) and `attention.sigma_reparam=qk` or `all` (σReparam, Zhai et al. 2023, on the q and k
+projections, or on every linear layer; γ gets no weight decay either: in its authors' code it has
+shape (1,), which the usual rule for parameters of one axis exempts).
 
 ## Measured
 
@@ -97,6 +103,10 @@ d_k = d_model = 64, PyTorch's initialisation, 95 % interval over seeds (`python 
 ms/step and ÷ sqrt: a training step of the default Transformer and its ratio to one of `sqrt`, all
 modes in turn, medians (`python -m benchmarks.modes`). Loss and BLEU:
 `python -m src.train -m experiment=scale_modes` (the bundled corpus, one seed).
+
+Initial deviations were measured at the one size where `sqrt_d_model` and `mup` are `sqrt` (d_k =
+d_model = 64 = d₀); loss and BLEU were not. A BLEU near 100 with one seed ranks nothing, nor does
+the loss. `nap` was measured with `output_norm=0`.
 
 {markdown_table(columns, rows)}
 

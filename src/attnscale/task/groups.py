@@ -1,7 +1,7 @@
 """Which parameters an optimizer steps how, as the scale modes say.
 
-Three kinds: what a mode learns (no weight decay); W_q and its bias where the mode has factors for
-their optimizer; and everything else.
+Three kinds: what a mode or σReparam learns (no weight decay); W_q and its bias where the mode has
+factors for their optimizer; and everything else.
 """
 
 from typing import Any
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from attnscale.attention import MultiHeadAttention, attentions
+from attnscale.model.sigma_reparam import SigmaReparam
 
 FACTORS = "attnscale_factors_of"
 """Key of a group that still waits for its factors: they depend on the optimizer's kind."""
@@ -20,8 +21,10 @@ PROJECTIONS = ("q", "k", "v", "o")
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
     """Return the optimizer's groups; those of W_q carry their attention until :func:`adjust`."""
     modules = list(attentions(model).values())
+    owners = [owner for attention in modules for owner in (attention.scale, attention.output_norm)]
+    owners += [module for module in model.modules() if isinstance(module, SigmaReparam)]
     # A scale may be shared by several attentions.
-    learned = {id(p): p for attention in modules for p in attention.scale.parameters()}
+    learned = {id(p): p for owner in owners if owner is not None for p in owner.parameters()}
     free = list(learned.values())
     queries = [
         (attention, list(attention.q.parameters()))

@@ -2,10 +2,10 @@
 
     η_head = min(1, τ / S_max),   W_q ← η^α W_q,   W_k ← η^(1−α) W_k     (biases likewise)
 
-S_max is the largest kept logit of the head over the step's batches, of all processes. The forward
-pass is not touched. Where logits are a product of q and k times a number, the same batch would now
-give at most τ; where a mode normalises q, k or the scores, the weights' size does not reach the
-logits and clipping has no effect on them.
+S_max is the largest kept logit of the head, over the queries of the step's batches that are no
+padding, of all processes. The forward pass is not touched. Where logits are a product of q and k
+times a number, the same batch would now give at most τ; where a mode normalises q, k or the scores,
+the weights' size does not reach the logits and clipping has no effect on them.
 
 Source: Kimi Team 2025, "Kimi K2" (MuonClip; without biases there).
 """
@@ -47,18 +47,28 @@ class QKClip(StepCallback):
 
     def receiver(self, batch: Any) -> Receiver:
         """Receive the taps of every forward pass."""
-        return self.watch
+        return lambda path, attended: self.watch(
+            path, attended, self.module.real_queries(attended.queries, batch)
+        )
 
     def after_step(self) -> None:
         """Clip."""
         self.clip()
 
     @torch.no_grad()
-    def watch(self, path: str, attended: Attended) -> None:
-        """Take the largest kept logit of each head from a tap."""
+    def watch(self, path: str, attended: Attended, real_queries: Tensor | None = None) -> None:
+        """Take the largest kept logit of each head from a tap.
+
+        Args:
+            path: The attention's module path.
+            attended: What its tap received.
+            real_queries: True where a query is no padding, (batch, query); None if all are real.
+        """
         logits = attended.logits()
         if attended.keep is not None:
             logits = logits.masked_fill(~attended.keep, -torch.inf)
+        if real_queries is not None:
+            logits = logits.masked_fill(~real_queries[:, None, :, None], -torch.inf)
         if len(logits) == 0:
             # A process may have no example of a batch; it takes part in the reduction.
             maxima = logits.new_full(logits.shape[1:2], -torch.inf)

@@ -71,14 +71,18 @@ class Translation(TaskModule):
         return total * (batch.loss_weight / len(target))
 
     def real_queries(self, side: str, batch: TranslationBatch) -> Tensor | None:
-        """Return the source's tokens, or the target's positions that predict a token."""
-        return (batch.source if side == "source" else batch.target[:, 1:]) != PADDING
+        """Return the source's tokens, or the target's positions that predict a token.
+
+        There are none where a process has no sentence of its own.
+        """
+        tokens = batch.source if side == "source" else batch.target[:, 1:]
+        return (tokens != PADDING) & (batch.loss_weight > 0)
 
     def evaluate(self, split: str, block: list[TranslationBatch]) -> None:
         """Add each batch's loss and correct tokens."""
         metric = self.metrics[split].to(self.device)
         output = self.model.output
-        for batch in block:
+        for batch in (batch for batch in block if batch.loss_weight):
             hidden, target = self._hidden(batch)
             logits = output(hidden).float()
             nll = torch.nn.functional.cross_entropy(logits, target, reduction="none").double()
@@ -92,7 +96,7 @@ class Translation(TaskModule):
     def test_step(self, block: list[TranslationBatch], index: int) -> None:
         """Add a block to the test figures, and translate it."""
         super().test_step(block, index)
-        for batch in block:
+        for batch in (batch for batch in block if batch.loss_weight):
             sentences = greedy(self.model, batch.source)
             self.translations.update(zip(batch.indices.tolist(), sentences, strict=True))
 

@@ -180,6 +180,13 @@ class Scale(nn.Module):
         """Return the logits of q and k, before the mask, fp32 or wider."""
         return self.logits(scores_of(*self.qk(q, k, keep)), keep)
 
+    def output_norm(self, size: int) -> nn.Module | None:
+        """Return what an attention applies to its joined heads, (…, size), before W_o, or None.
+
+        Each attention has its own; :func:`attnscale.attention.attend` ends before it.
+        """
+        return None
+
     def init_gain(self, d_k: int) -> float:
         """Return what multiplies the initial W_q and its bias."""
         return 1.0

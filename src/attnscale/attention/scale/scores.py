@@ -3,10 +3,16 @@
     softcap          C · tanh(r / (√d_k · C)), before the mask: tanh of a masked −10⁹ is −C
     score_layernorm  γ_head · (r − mean r) / (std r + ε)      over the kept keys of a row
     score_batchnorm  γ_head · (r − mean r) / √(var r + ε)     over all kept pairs of a batch
-    nap              (r − mean r) / (std r + ε) · γ_head + β_head as the weights, without a softmax
+    nap              (r − mean r) / (std r + ε) · γ_head + β_head as the weights, without a softmax;
+                     LayerNorm of the joined heads before W_o
 
 Means and standard deviations count what ``keep`` keeps and nothing else; those of a row divide by
 n. A bias before a softmax has no effect and is left out. A row with one key gets logit 0.
+
+The squares of a row of ``nap``'s weights add up to n, so that heads grow as √n, and faster where
+values go with the scores: the LayerNorm takes that out. In the authors' code it stands in their
+block around softmax too, and so does a GELU after it, which is left out here: with it ``nap`` and
+``sqrt`` would differ by a nonlinearity as well.
 
 Sources: Gemma 2 technical report 2024 (``softcap``); Richter & Wattenhofer 2020, "Normalized
 Attention Without Probability Cage", and its code (``nap``; ``score_layernorm`` is the same
@@ -137,7 +143,8 @@ class ScoreBatchNorm(Scale):
 
     def logits(self, scores: Tensor, keep: Tensor | None = None) -> Tensor:
         """Normalise over the batch and update the running statistics, or use them."""
-        if self.training:
+        # A process may have no example of a batch, and nothing has no mean.
+        if self.training and scores.numel():
             mean, variance, count = _batch_moments(scores, keep)
             self._update(mean.detach(), variance.detach(), count)
         else:
@@ -159,15 +166,22 @@ class ScoreBatchNorm(Scale):
 
 
 class NAP(Scale):
-    """Normalised rows as the weights, without a softmax."""
+    """Normalised rows as the weights, without a softmax, and LayerNorm of the joined heads."""
 
-    formula = "r; weights γ_head · (r − mean r) / (std r + ε) + β_head instead of a softmax"
-    source = "Richter & Wattenhofer 2020, Normalized Attention Without Probability Cage"
+    formula = (
+        "r; weights γ_head · (r − mean r) / (std r + ε) + β_head instead of a softmax; "
+        "LayerNorm of the joined heads before W_o"
+    )
+    source = (
+        "Richter & Wattenhofer 2020, Normalized Attention Without Probability Cage, and its code "
+        "(without the GELU behind that LayerNorm)"
+    )
 
-    def __init__(self, *, n_heads: int, eps: float = 1e-3) -> None:
-        """Set ε, added to a row's standard deviation."""
+    def __init__(self, *, n_heads: int, eps: float = 1e-3, output_norm: float = 1) -> None:
+        """Set ε, added to a row's standard deviation, and whether there is the LayerNorm (1, 0)."""
         super().__init__()
         self.eps = positive("eps", eps)
+        self.normed = checked("output_norm", output_norm, "0 or 1", lambda flag: flag in (0, 1))
         # The order in which an optimizer's state in a checkpoint numbers them.
         self.bias = nn.Parameter(torch.zeros(n_heads))
         self.gain = nn.Parameter(torch.ones(n_heads))
@@ -175,6 +189,10 @@ class NAP(Scale):
     def learned_scale(self) -> Tensor:
         """Return γ."""
         return self.gain
+
+    def output_norm(self, size: int) -> nn.Module | None:
+        """Return LayerNorm with Keras's ε, as in the authors' code."""
+        return nn.LayerNorm(size, eps=1e-3) if self.normed else None
 
     def weights(self, logits: Tensor, keep: Tensor | None = None) -> Tensor:
         """Normalise each row, with gain and bias."""
