@@ -27,7 +27,7 @@ LayerNorm belongs to the residual connection of its sublayer."""
 KEYS = (
     Renamed(r"^callbacks\.temperatures(?=\.|$)", "callbacks.learned_scales"),
     Renamed(r"^(callbacks\.watchdog)\.least_(entropy_norm|live_rows)$", r"\1.min_\2"),
-    Renamed(r"^(callbacks\.watchdog)\.largest_logit$", r"\1.max_logit"),
+    Renamed(r"^(callbacks\.watchdog)\.(largest|max)_logit$", r"\1.max_logit_gap"),
 )
 """Dotted keys of the configuration."""
 
