@@ -237,12 +237,18 @@ def test_a_head_that_was_never_live_beside_others_is_dead(fit: Fit) -> None:
     assert alarms(fit(*LONG, every, off, "model.n_heads=3", before=before)) == []
 
 
-def test_a_resumed_run_is_compared_with_its_own_start(lab: Any) -> None:
-    more = ("callbacks.pictures=null", "optimizer.lr=1e-2")
-    half = lab.run(*AUTOENCODER, *more, "trainer.max_epochs=8").last_checkpoint
-    state = torch.load(half)["callbacks"]["Watchdog"]["levels"]
-    losses = [value for _, value in sorted(lab.curve(lab.last().info.run_id, "train/loss"))]
-    assert state == pytest.approx([sum(losses[:16]) / 16, sum(losses[16:]) / 16])
+@pytest.mark.parametrize(("epochs", "windows"), [(8, 2), (2, 0)])
+def test_a_resumed_run_is_compared_with_its_own_start_or_not_at_all(
+    lab: Any, epochs: int, windows: int
+) -> None:
+    more = (*AUTOENCODER, *LIGHT, "trainer.limit_test_batches=0")
+    half = lab.run(*more, f"trainer.max_epochs={epochs}")
+    curve = sorted(lab.curve(half.run_id, "train/loss"))
+    means = [sum(loss for _, loss in curve[i : i + 16]) / 16 for i in range(0, 16 * windows, 16)]
+    whole = lab.run(*more, "trainer.max_epochs=12", f"checkpoint={half.last_checkpoint}")
+    levels = torch.load(whole.last_checkpoint)["callbacks"]["Watchdog"]["levels"]
+    assert levels[:windows] == pytest.approx(means)
+    assert len(levels) == (3 if windows else 0)
 
 
 def test_alarms_reach_the_run_and_the_screen_and_what_is_unusual_the_run(
