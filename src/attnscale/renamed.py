@@ -21,7 +21,7 @@ LayerNorm belongs to the residual connection of its sublayer."""
 KEYS: Table = {
     r"^callbacks\.temperatures(?=\.|$)": "callbacks.learned_scales",
     r"^(callbacks\.watchdog)\.least_(entropy_norm|live_rows)$": r"\1.min_\2",
-    r"^(callbacks\.watchdog)\.largest_logit$": r"\1.max_logit",
+    r"^(callbacks\.watchdog)\.(largest|max)_logit$": r"\1.max_logit_gap",
 }
 """Dotted keys of the configuration."""
 

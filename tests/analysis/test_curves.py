@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnscale.analysis.curves import growth_exponent, joined, reach, thinned
+from attnscale.analysis.curves import growth_exponent, joined, late_means, reach, thinned
 from attnscale.analysis.estimate import Interval
 from attnscale.analysis.settings import make_grid
 from attnscale.tracking.runs import Point, Run, StoredCurves
@@ -159,3 +159,24 @@ def test_a_constant_deviation_does_not_grow() -> None:
 def test_points_without_a_line_are_refused(d: list[float], std: list[float], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         growth_exponent(d, std)
+
+
+def test_a_statistic_ends_at_the_mean_of_its_last_samples_by_kind_of_attention(
+    plant: Any, history: Any
+) -> None:
+    curves = {
+        "encoder.0.self": {0: 9.0, 10: 1.0, 20: 3.0},
+        "encoder.1.self": {20: 7.0, 10: 5.0, 0: 9.0},
+        "decoder.0.cross": {0: 0.5},
+    }
+    metrics = {f"attention/{path}/entropy_norm": 1.0 for path in curves}
+    metrics |= {"attention/encoder.0.self/head0/entropy_norm": 1.0, "attention/a/entropy": 1.0}
+    runs = [plant.run("", seed, metrics=metrics) for seed in range(2)]
+    runs.append(plant.run("", 2, outcome="diverged", metrics=metrics))
+    for run, more in zip(runs, (0.0, 2.0, 100.0), strict=True):
+        for metric in metrics:
+            planted = curves.get(metric.split("/")[1], {0: 50.0})
+            history.plant(run, metric, {step: value + more for step, value in planted.items()})
+    (setting,) = make_grid(runs).settings
+    assert late_means(setting, "entropy_norm", 2) == {"decoder.cross": 1.5, "encoder.self": 5.0}
+    assert late_means(setting, "live_rows") == {}

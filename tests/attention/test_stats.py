@@ -27,14 +27,15 @@ from attnscale.attention.stats import (
     predicted_stds,
     sample_of,
 )
-from tests.support.modes import Mode, every_mode, factory_of
+from tests.support.modes import Mode, attended_of, every_mode, factory_of
 
 BATCH, HEADS, QUERY, KEY, D_K, D_MODEL = 2, 3, 5, 7, 11, 17
 FACTOR = 0.7
 Array = NDArray[np.float64]
 every = pytest.mark.parametrize("name", STATISTICS)
 OF_ROWS = [n for n in STATISTICS if n not in {"q_var", "k_var", "x_cos", "spectral_qk"}]
-MATRIX = [n for n in STATISTICS if n != "score_growth" and n not in OF_VECTORS]
+OF_SIZES = ("score_std_relative", "score_std_permuted")
+MATRIX = [n for n in STATISTICS if n not in (*OF_SIZES, *OF_VECTORS)]
 
 
 def random_keep() -> Tensor:
@@ -155,6 +156,36 @@ class Reference:
         outer = np.mean([np.outer(q, k) for q, k in self.pairs()], axis=0)
         return float(np.trace(outer) / (outer.shape[0] * self.sigmas()))
 
+    def align_top(self) -> float:
+        q, k, logits = self.array("q"), self.array("k"), self.array("logits")
+        tops = [(b, i, kept[logits[b, i, kept].argmax()]) for b, i, kept in self.rows]
+        return float(np.mean([cosine(q[b, i], k[b, j]) for b, i, j in tops]))
+
+    def sizes(self) -> float:
+        """√d_k · rms q · rms k · √(1 − c̄)."""
+        q, k, x = self.array("q"), self.array("k"), self.array("x")
+        q_square = np.mean([q[b, i] ** 2 for b, i, _ in self.rows])
+        k_square = np.mean([k[at] ** 2 for at in self.real_k])
+        cosines = [
+            np.mean([cosine(x[b, i], x[b, j]) for i in kept for j in kept if i != j])
+            for b, _, kept in self.rows
+        ]
+        return math.sqrt(D_K * q_square * k_square * (1 - np.mean(cosines)))
+
+    def permuted_std(self) -> float:
+        """Queries of one sequence, keys and mask of the one before it."""
+        shape = (BATCH, HEADS, QUERY, KEY)
+        keep = full(self.sample.keep, *shape)[:, self.head]
+        real = full(self.sample.real_queries, *shape[:3])[:, self.head]
+        q, k = self.array("q"), self.array("k")
+        variances = [
+            np.var(k[b - 1][keep[b - 1, i]] @ q[b, i], ddof=1)
+            for b in range(BATCH)
+            for i in range(QUERY)
+            if real[b, i] and keep[b - 1, i].sum() >= 2
+        ]
+        return math.sqrt(np.mean(variances)) if variances else 0.0
+
     def x_cos(self) -> float:
         x, found = self.array("x"), []
         for b in range(len(x)):
@@ -197,11 +228,13 @@ REFERENCES: dict[str, Callable[[Reference], Any]] = {
     "logit_kurtosis": lambda r: r.kurtosis(),
     "score_std_row": lambda r: r.std_row("scores"),
     "score_std_total": lambda r: r.std_total("scores"),
-    "score_growth": lambda r: r.std_row("scores") / (math.sqrt(D_K) * r.sigmas()),
+    "score_std_relative": lambda r: r.std_row("scores") / r.sizes(),
+    "score_std_permuted": lambda r: r.permuted_std() / r.sizes(),
     "q_var": lambda r: r.variance("q"),
     "k_var": lambda r: r.variance("k"),
     "align": lambda r: r.align(),
     "align_cos": lambda r: np.mean([cosine(q, k) for q, k in r.pairs()]),
+    "align_top": lambda r: r.align_top(),
     "x_cos": lambda r: r.x_cos(),
     "spectral_qk": lambda r: r.spectral(),
 }
@@ -282,7 +315,7 @@ def test_equals_the_reference_in_fp32(name: str) -> None:
     ("name", "dtype"),
     [
         *((name, torch.bfloat16) for name in STATISTICS),
-        *((name, torch.float16) for name in ("entropy", "logit_max", "score_growth", "align")),
+        *((name, torch.float16) for name in ("entropy", "logit_max", *OF_SIZES, "align")),
     ],
 )
 def test_half_precision_is_computed_in_fp32(name: str, dtype: torch.dtype) -> None:
@@ -567,7 +600,7 @@ def test_scores_are_made_of_q_and_k_where_they_are_not_given() -> None:
     sample = draw(random_keep())
     assert sample.q is not None
     assert sample.k is not None
-    bare = Sample(q=sample.q, k=sample.k, keep=sample.keep)
+    bare = Sample(q=sample.q, k=sample.k, x=sample.x, keep=sample.keep)
     for name, made in measure(bare, OF_SCORES).items():
         close(made, of(sample, name), 1e-12)
 
@@ -641,13 +674,14 @@ def test_prediction_meets_the_measurement(d_k: int, similarity: float) -> None:
     d_model = 128
     attended = attended_by("sqrt", similar(similarity, 300, 13, d_model), d_k=d_k)
     sample = sample_of([attended])
-    measured = measure(sample, ["logit_std_row", "x_cos", "score_growth"])
+    measured = measure(sample, ["logit_std_row", "x_cos", *OF_SIZES])
     # The projections are one draw: tr(Σ_q Σ_k) varies by about √(1 / d_model) of its mean.
     allowed = 2.5 / math.sqrt(d_model)
     error = measured["logit_std_row"] / predicted_std(attended) - 1
     assert error.abs().max() < allowed, f"relative error {error}"
     close(measured["x_cos"], per_head(similarity), 0.05)
-    close(measured["score_growth"], (1 - measured["x_cos"]).sqrt(), allowed)
+    for name in OF_SIZES:
+        close(measured[name], per_head(1.0), allowed)
     together = measured["logit_std_row"].square().mean().sqrt()
     assert logit_std(attended) == pytest.approx(float(together), rel=1e-5)
 
@@ -665,9 +699,89 @@ def test_predictions_of_several_attentions_are_those_of_each() -> None:
     keep = padding_keep(torch.tensor([KEY, 4]), KEY)
     several = [attended_by("learned", similar(s, BATCH, KEY, D_MODEL), keep) for s in (0.1, 0.7)]
     real = keep[:, 0, 0]
-    wanted = [predicted_std(attended, real) for attended in several]
-    assert predicted_stds(sample_of(several, real), several) == pytest.approx(wanted, rel=1e-5)
-    assert wanted[0] != pytest.approx(wanted[1], rel=0.05)
+    alone = [predicted_stds(sample_of([each], real), [each]) for each in several]
+    close(predicted_stds(sample_of(several, real), several), torch.cat(alone), 1e-5)
+    assert not torch.allclose(alone[0], alone[1], rtol=0.05)
+
+
+def rescaled(attended: Attended, of_q: tuple[float, ...], of_k: tuple[float, ...]) -> Attended:
+    """Return what a tap receives where W_q and W_k of each head are multiplied by numbers."""
+    q, k = (
+        vectors * torch.tensor(factors)[:, None, None]
+        for vectors, factors in ((attended.raw_q, of_q), (attended.raw_k, of_k))
+    )
+    return replace(attended, **vars(attended_of(q, k, "sqrt")) | {"x": attended.x})
+
+
+def test_what_changes_no_score_changes_no_prediction() -> None:
+    attended = attended_by("sqrt", similar(0.3, 40, KEY, 128))
+    same = rescaled(attended, (10.0, 0.1, 1.0), (0.1, 10.0, 1.0))
+    torch.testing.assert_close(same.logits(), attended.logits(), rtol=1e-4, atol=1e-5)
+    close(
+        predicted_stds(sample_of([same]), [same]),
+        predicted_stds(sample_of([attended]), [attended]),
+        1e-5,
+    )
+    assert predicted_std(same) == pytest.approx(predicted_std(attended), rel=1e-5)
+
+
+def test_a_longer_head_raises_what_is_measured_and_predicted_alike() -> None:
+    attended = attended_by("sqrt", similar(0.3, 200, KEY, 128))
+    longer = rescaled(attended, (5.0, 1.0, 1.0), (1.0, 1.0, 1.0))
+    for each in (attended, longer):
+        sample = sample_of([each])
+        measured = of(sample, "logit_std_row").mean()
+        assert predicted_stds(sample, [each]).mean() == pytest.approx(float(measured), rel=0.05)
+        assert predicted_std(each) == pytest.approx(logit_std(each), rel=0.05)
+
+
+# --- independence, and what it does not imply ---
+
+
+def of_vectors(q: Tensor, k: Tensor) -> dict[str, float]:
+    """Measure queries and keys of uncorrelated inputs, mean over heads."""
+    x = torch.eye(k.shape[2])[None].expand(len(k), -1, -1)
+    sample = Sample(logits=q @ k.mT, q=q, k=k, x=x)
+    return {
+        n: float(v.mean()) for n, v in measure(sample, (*OF_SIZES, "align", "align_top")).items()
+    }
+
+
+def test_independent_vectors_of_a_common_subspace_spread_as_much_when_permuted() -> None:
+    d_k, rank = 64, 4
+    basis = torch.linalg.qr(torch.randn(d_k, rank)).Q
+    q, k = (torch.randn(500, 2, 8, rank) @ basis.mT for _ in range(2))
+    measured = of_vectors(q, k)
+    # tr(Σ_q Σ_k) = 4 where the sizes say d_k · (4 / d_k)² = ¼.
+    assert measured["score_std_relative"] == pytest.approx(4.0, rel=0.03)
+    assert measured["score_std_permuted"] == pytest.approx(4.0, rel=0.03)
+
+
+def test_only_pairs_of_one_sequence_that_are_alike_exceed_the_permuted() -> None:
+    q = torch.randn(500, 2, 8, 64)
+    measured = of_vectors(q, q)
+    # One key of eight has the score |q|², mean 64 and deviation 8 √2; the others have deviation 8.
+    wanted = math.sqrt(64 + 64**2 / 8 + 64 / 8) / 8
+    assert measured["score_std_relative"] == pytest.approx(wanted, rel=0.02)
+    assert measured["score_std_permuted"] == pytest.approx(1.0, rel=0.02)
+    assert measured["align_top"] == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_mean_that_queries_and_keys_share_is_no_spread() -> None:
+    mean = 2.0
+    q, k = (torch.randn(500, 2, 8, 64) + mean for _ in range(2))
+    measured = of_vectors(q, k)
+    assert measured["align"] == pytest.approx(mean**2, rel=0.02)
+    # Var_j q·k_j = |q|², and the sizes count the mean of k too.
+    assert measured["score_std_relative"] == pytest.approx(1 / math.sqrt(1 + mean**2), rel=0.02)
+
+
+def test_one_sequence_has_nothing_to_be_permuted_with() -> None:
+    q = torch.randn(1, HEADS, KEY, D_K)
+    assert (
+        of(Sample(q=q, k=q, x=torch.randn(1, KEY, D_MODEL)), "score_std_permuted").tolist()
+        == [0.0] * HEADS
+    )
 
 
 def test_nothing_is_predicted_without_a_row_or_an_input() -> None:
@@ -676,7 +790,7 @@ def test_nothing_is_predicted_without_a_row_or_an_input() -> None:
     for function in (logit_std, predicted_std):
         with pytest.raises(ValueError, match="no row has two kept keys"):
             function(attended, nowhere)
-    with pytest.raises(ValueError, match="the input of the keys is not known"):
+    with pytest.raises(ValueError, match=r"needs Sample\.x, which is None"):
         predicted_std(replace(attended, x=None))
 
 
@@ -713,7 +827,7 @@ def test_refuses_an_unknown_statistic() -> None:
         ("entropy", "weights"),
         ("logit_max", "logits"),
         ("score_gain", "logits"),
-        ("score_growth", "q"),
+        ("score_std_relative", "q"),
         ("k_var", "k"),
         ("x_cos", "x"),
         ("spectral_qk", "w_q"),

@@ -34,7 +34,7 @@ def _figures(scale: str, d_k: int, seed: int, step: int) -> dict[str, float]:
             f"attention/{PATH}/live_rows": 1 - spread / 100,
             f"attention/{PATH}/logit_std_row": spread,
             f"attention/{PATH}/logit_std_predicted": spread,
-            f"attention/{PATH}/score_std_row": d_k ** (0.5 + 0.4 * step / STEPS) * (1 + seed / 50),
+            f"attention/{PATH}/score_std_relative": d_k ** (0.4 * step / STEPS) * (1 + seed / 50),
         }
     return made
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from attnscale.attention import Attended, attentions, tapped
 from attnscale.attention.core import named_scale
-from attnscale.attention.stats import OF_WEIGHTS, STATISTICS, Sample, measure, predicted_std
+from attnscale.attention.stats import OF_WEIGHTS, STATISTICS, Sample, measure, predicted_stds
 from attnscale.callbacks import attention_stats
 from attnscale.callbacks.attention_stats import AttentionStats, Observation, Reading, alike, stride
 from attnscale.data.translation import TranslationBatch
@@ -80,7 +80,7 @@ def test_every_statistic_of_every_layer_and_head(fit: Fit, model: str) -> None:
             for name in STATISTICS:
                 at = validated if name == "spectral_qk" else set(range(steps))
                 expected[f"attention/{path}/{head}{name}"] = at
-        expected[f"attention/{path}/logit_std_predicted"] = set(range(steps))
+            expected[f"attention/{path}/{head}logit_std_predicted"] = set(range(steps))
     got = {name: set(at) for name, at in done.of("attention/").items()}
     assert got == expected
     assert all(math.isfinite(v) for at in done.of("attention/").values() for v in at.values())
@@ -88,7 +88,7 @@ def test_every_statistic_of_every_layer_and_head(fit: Fit, model: str) -> None:
 
 def test_a_layers_figure_is_the_mean_of_its_heads_or_their_largest(fit: Fit) -> None:
     done = fit(*AUTOENCODER, *STATS_ONLY)
-    for name in STATISTICS:
+    for name in (*STATISTICS, "logit_std_predicted"):
         for path in ("layers.0.attention", "layers.1.attention"):
             whole = done.points[f"attention/{path}/{name}"]
             heads = [done.points[f"attention/{path}/head{i}/{name}"] for i in range(3)]
@@ -206,7 +206,7 @@ def test_figures_are_those_of_the_batch_that_trains(fit: Fit, model: str, scale:
                 point = done.points[f"attention/{path}/head{head}/{name}"][0]
                 assert point == pytest.approx(value, rel=1e-5, abs=1e-6), (path, head, name)
         point = done.points[f"attention/{path}/logit_std_predicted"][0]
-        assert point == pytest.approx(predicted_std(seen, real), rel=1e-6)
+        assert point == pytest.approx(float(predicted_stds(sample, [seen]).mean()), rel=1e-6)
 
 
 def rows_of(first: First, path: str, *, padding: bool) -> Iterator[torch.Tensor]:

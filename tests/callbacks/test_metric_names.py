@@ -64,6 +64,7 @@ def test_the_statistics_are_those_of_the_registry() -> None:
     assert tables()[1] == rows, "regenerate the table from STATISTICS"
 
 
-def test_the_alarms_tag_is_documented() -> None:
+def test_the_tags_of_the_watchdog_are_documented() -> None:
     _, _, tags = DOCUMENT.read_text(encoding="utf-8").partition("Tags of a run:")
     assert "`alarms`" in tags
+    assert "`unusual`" in tags

@@ -32,7 +32,10 @@ def earlier(half: str, tmp_path: Path) -> str:
     for name in ("running_mean", "running_variance"):
         head = "model.layers.0.attention"
         tensors[f"{head}.{name}"] = tensors.pop(f"{head}.scale.{name}")
-    for earlier, today in (("least_live_rows", "min_live_rows"), ("largest_logit", "max_logit")):
+    for earlier, today in (
+        ("least_live_rows", "min_live_rows"),
+        ("largest_logit", "max_logit_gap"),
+    ):
         callbacks["watchdog"][earlier] = callbacks["watchdog"].pop(today)
     node = callbacks.pop("learned_scales")
     target = "attnscale.callbacks.temperatures.Temperatures"

@@ -147,12 +147,13 @@ SETTINGS: Rows = [
 ]
 LINES_OF: Rows = [{name: row[name] for name in ("setting", "step", "value")} for row in SETTINGS]
 EXPONENTS: Rows = [
-    {"group": group, "path": path, "step": step, "exponent": 0.5 + step / 20}
+    {"setting": group, "attention": path, "keys": keys, "step": step, "exponent": 0.5 + step / 20}
     for group in ("sqrt", "none")
     for path in ("A", "B")
+    for keys in ("own", "of another")
     for step in (0, 5)
 ]
-REFERENCES: Rows = [{"y": 0.5, "what": "½: independent"}, {"y": 1.0, "what": "1: aligned"}]
+REFERENCES: Rows = [{"y": 0.5, "what": "½: untrained"}, {"y": 1.0, "what": "1: some aligned"}]
 LOSSES: Rows = [
     {"group": group, "x": x, "value": x / 10, "low": x / 20, "high": x / 5}
     for group in ("sqrt", "none")
@@ -226,7 +227,7 @@ CASES: dict[str, tuple[Callable[[], Spec], Rows, dict[str, int]]] = {
     "curves.growth": (
         lambda: curves.growth(EXPONENTS),
         EXPONENTS + REFERENCES,
-        {"line mark": 4, "point": 8, "rule mark": 4},
+        {"line mark": 8, "point": 16, "rule mark": 4},
     ),
     "curves.run_curves": (lambda: curves.run_curves(RUNS, "title"), POINTS, {"line mark": 4}),
     "curves.against": (

@@ -19,7 +19,13 @@ PATHS = ["encoder.0.self", "decoder.0.cross"]
 
 
 def keys(path: str) -> list[str]:
-    names = ("entropy_norm", "live_rows", "logit_std_row", "score_std_row")
+    names = (
+        "entropy_norm",
+        "live_rows",
+        "logit_std_row",
+        "score_std_relative",
+        "score_std_permuted",
+    )
     return [f"attention/{path}/{name}" for name in names]
 
 
@@ -30,7 +36,10 @@ def grown(
     sizes: tuple[int, ...] = (16, 64, 256),
     scales: tuple[str, ...] = ("sqrt", "none"),
 ) -> list[Any]:
-    """Return runs whose scores have the deviation ``law(scale, d_k, step)``."""
+    """Return runs whose scores ÷ sizes have the deviation ``law(scale, d_k, step)``.
+
+    With the keys of another sequence it is √d_k.
+    """
     runs = []
     for scale in scales:
         for size in sizes:
@@ -38,10 +47,11 @@ def grown(
                 metrics = {key: 1.0 for path in PATHS for key in keys(path)}
                 runs.append(plant.run(f"scale={scale} d_k={size}", seed, metrics=metrics))
                 for path in PATHS:
-                    score = f"attention/{path}/score_std_row"
-                    history.plant(
-                        runs[-1], score, {step: law(scale, size, step) for step in (0, 50, 100)}
-                    )
+                    steps = (0, 50, 100)
+                    own = {step: law(scale, size, step) / size**0.5 for step in steps}
+                    history.plant(runs[-1], f"attention/{path}/score_std_relative", own)
+                    permuted = dict.fromkeys(steps, 1.0)
+                    history.plant(runs[-1], f"attention/{path}/score_std_permuted", permuted)
     return runs
 
 
@@ -52,25 +62,27 @@ def test_growth_exponents_of_planted_power_laws(plant: Any, history: Any) -> Non
         return float(3.0 * size**power)
 
     rows = growth_rows(make_grid(grown(plant, history, law)), PATHS, MAX_POINTS)
-    assert len(rows) == 2 * 2 * 3
-    found = {(row["group"], row["path"], row["step"]): row for row in rows}
+    assert len(rows) == 2 * 2 * 2 * 3
+    found = {
+        tuple(row[key] for key in ("setting", "attention", "keys", "step")): row for row in rows
+    }
     for path in PATHS:
-        assert found["scale=sqrt", path, 0]["exponent"] == pytest.approx(0.5)
-        assert found["scale=sqrt", path, 100]["exponent"] == pytest.approx(0.5)
-        assert found["scale=none", path, 50]["exponent"] == pytest.approx(0.5)
-        assert found["scale=none", path, 100]["exponent"] == pytest.approx(1.0)
-        end = found["scale=none", path, 100]
+        assert found["scale=sqrt", path, "own", 0]["exponent"] == pytest.approx(0.5)
+        assert found["scale=sqrt", path, "own", 100]["exponent"] == pytest.approx(0.5)
+        assert found["scale=none", path, "own", 50]["exponent"] == pytest.approx(0.5)
+        assert found["scale=none", path, "own", 100]["exponent"] == pytest.approx(1.0)
+        null = found["scale=none", path, "of another sequence", 100]
+        assert null["exponent"] == pytest.approx(0.5)
+        end = found["scale=none", path, "own", 100]
         assert (end["low"], end["high"]) == pytest.approx((1.0, 1.0))
-        assert end["n"] == 6
+        assert end["points"] == 6
     ends = growth_ends(rows)
-    assert len(ends) == 2 * 2 * 2
-    assert {(row[0], row[2]) for row in ends} == {
+    assert len(ends) == 2 * 2 * 2 * 2
+    assert {(row["setting"], row["step"]) for row in ends} == {
         *(("scale=sqrt", 0), ("scale=sqrt", 100)),
         *(("scale=none", 0), ("scale=none", 100)),
     }
-    assert ["scale=none", PATHS[0], 100, pytest.approx(1.0)] == next(
-        row[:4] for row in ends if row[0] == "scale=none" and row[2] == 100
-    )
+    assert found["scale=none", PATHS[0], "own", 100] in ends
 
 
 def test_growth_needs_two_sizes_and_steps_in_common(plant: Any, history: Any) -> None:
@@ -80,11 +92,12 @@ def test_growth_needs_two_sizes_and_steps_in_common(plant: Any, history: Any) ->
     runs = grown(plant, history, law, sizes=(16,))
     assert growth_rows(make_grid(runs), PATHS, MAX_POINTS) == []
     runs = grown(plant, history, law, sizes=(16, 64), scales=("sqrt",))
-    history.plant(runs[0], f"attention/{PATHS[0]}/score_std_row", {0: 16.0, 33: 16.0})
+    for name in ("score_std_relative", "score_std_permuted"):
+        history.plant(runs[0], f"attention/{PATHS[0]}/{name}", {0: 16.0, 33: 16.0})
     rows = growth_rows(make_grid(runs), PATHS[:1], MAX_POINTS)
-    assert [(row["group"], row["step"]) for row in rows] == [("all", 0)]
+    assert [(row["setting"], row["step"]) for row in rows] == [("all", 0)] * 2
     # One row is a start and an end.
-    assert len(growth_ends(rows)) == 1
+    assert len(growth_ends(rows)) == 2
 
 
 def test_only_finished_runs_and_positive_deviations_are_fitted(plant: Any, history: Any) -> None:
@@ -93,18 +106,18 @@ def test_only_finished_runs_and_positive_deviations_are_fitted(plant: Any, histo
 
     runs = grown(plant, history, law, sizes=(16, 64), scales=("sqrt",))
     bad = plant.run("scale=sqrt d_k=64", 9, outcome="diverged", metrics=runs[0].metrics)
-    history.plant(bad, f"attention/{PATHS[0]}/score_std_row", {50: 1e9, 100: 1e9})
+    history.plant(bad, f"attention/{PATHS[0]}/score_std_relative", {50: 1e9, 100: 1e9})
     rows = growth_rows(make_grid([*runs, bad]), PATHS[:1], MAX_POINTS)
-    assert [row["step"] for row in rows] == [50, 100]
-    assert [row["exponent"] for row in rows] == pytest.approx([1.0, 1.0])
+    own = [row for row in rows if row["keys"] == "own"]
+    assert [row["step"] for row in own] == [50, 100]
+    assert [row["exponent"] for row in own] == pytest.approx([1.0, 1.0])
 
 
 def test_two_points_have_no_interval(plant: Any, history: Any) -> None:
     runs = grown(plant, history, lambda *_: 2.0, sizes=(16, 64), scales=("sqrt",))[::2]
     rows = growth_rows(make_grid(runs), PATHS[:1], MAX_POINTS)
-    assert {(row["exponent"], row["low"], row["high"], row["n"]) for row in rows} == {
-        (0.0, None, None, 2)
-    }
+    assert {(row["low"], row["high"], row["points"]) for row in rows} == {(None, None, 2)}
+    assert [row["exponent"] for row in rows if row["keys"] == "own"] == pytest.approx([0.0] * 3)
 
 
 def test_attentions_come_from_the_metrics_once_and_without_heads(plant: Any) -> None:

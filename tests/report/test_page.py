@@ -102,7 +102,7 @@ def _record(store: Store, job: int, cell: tuple[str, int, int], arrays: Path) ->
             "grad_norm/q": value,
             f"attention/{PATH}/logit_std_row": value,
             f"attention/{PATH}/entropy_norm": 0.9,
-            f"attention/{PATH}/score_std_row": float(size) * (1 + seed / 100),
+            f"attention/{PATH}/score_std_relative": float(size) ** 0.5 * (1 + seed / 100),
         }
         record.points(figures, step, timestamp=1_700_000_000_000 + 1000 * step)
     last = math.inf if job == 5 else value

@@ -25,7 +25,7 @@ STATISTICS = (
     "entropy_norm",
     "live_rows",
     "logit_std_row",
-    "score_std_row",
+    "score_std_relative",
     "logit_std_predicted",
     "weight_max",
 )
@@ -58,7 +58,7 @@ class Planted:
     def value(self, metric: str, point: int) -> float:
         if metric == "progress/steps":
             return float(point * EVERY)
-        if metric.endswith("score_std_row"):
+        if metric.endswith("score_std_relative"):
             return self.growth
         wave = 0.01 * math.sin(0.7 * point + len(metric))
         return self.end + math.exp(-point / 150) + wave + 0.02

@@ -1,4 +1,4 @@
-"""Curves: points over steps, joined over seeds, thinned; where one gets to; how a figure grows.
+"""Curves: points over steps, joined over seeds, thinned; where one gets to and ends; how it grows.
 
     joined             at each step of a thinned grid: mean, least and largest over the seeds that
                        have a point there
@@ -9,8 +9,10 @@ recorded of its data, seconds from the points' times.
 """
 
 import math
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from attnscale.tracking.runs import Curve, Point
 
 MAX_POINTS = 300
 EARLY_STEPS = 100
+LATE_SAMPLES = 5
 STEPS_PER_EPOCH, TOKENS_PER_STEP = "data/steps_per_epoch", "data/tokens_per_step"
 
 
@@ -95,6 +98,32 @@ def joined(
 def reach(curve: Curve, target: float) -> Point | None:
     """Return the first point at or below a target, or None; points may be in any order."""
     return min((point for point in curve if point.value <= target), default=None)
+
+
+def late_means(setting: Setting, statistic: str, samples: int = LATE_SAMPLES) -> dict[str, float]:
+    """Return where a statistic of attentions ends: the mean of its last samples, by kind.
+
+    A sample is one batch, in translation one of sentences of about one length, so the last one
+    alone is as much of that length as of the run. Encoder, decoder and cross-attention differ, and
+    are not averaged.
+
+    Args:
+        setting: Runs that differ in their seed; finished ones count.
+        statistic: Its name, as in ``attention/<path>/<statistic>``.
+        samples: How many of the last ones are averaged, of each run and attention.
+
+    Returns:
+        Kind to mean, in the order of their names. A kind is what the paths of attentions that
+        differ in numbers only have in common: "decoder.cross" of "decoder.0.cross".
+    """
+    values: dict[str, list[float]] = {}
+    for run in setting.runs:
+        for metric in run.recorded if run.outcome == "finished" else ():
+            path = re.fullmatch(rf"attention/([^/]+)/{re.escape(statistic)}", metric)
+            if path is not None and (curve := sorted(run.curve(metric))):
+                kind = re.sub(r"\.\d+\b", "", path[1])
+                values.setdefault(kind, []).append(fmean(p.value for p in curve[-samples:]))
+    return {kind: fmean(values[kind]) for kind in sorted(values)}
 
 
 def growth_exponent(d: Sequence[float], std: Sequence[float]) -> Exponent:

@@ -116,7 +116,7 @@ def head_figures(
     for name, heads in values.items():
         joined = max(heads) if name in MAX_OVER_HEADS else sum(heads) / len(heads)
         figures[f"attention/{path}/{name}"] = joined
-        if per_head and len(heads) > 1 and name != PREDICTED:
+        if per_head and len(heads) > 1:
             figures |= {f"attention/{path}/head{i}/{name}": head for i, head in enumerate(heads)}
     return figures
 
@@ -208,18 +208,11 @@ class AttentionStats(StepCallback):
         sample = sample_of(attended, real)
         statistics = measure(sample, names)
         count = sample.rows.count.float()
-        some = bool((count > 0).any())
-        predicted = predicted_stds(sample, attended) if some else [0.0] * len(group)
-        together = torch.stack([*statistics.values(), count]).float().chunk(len(group), dim=1)
+        columns = (*statistics.values(), predicted_stds(sample, attended), count)
+        together = torch.stack(columns).float().chunk(len(group), dim=1)
         return [
-            Reading(
-                one.step,
-                one.path,
-                labels,
-                torch.cat([table[:-1], torch.full_like(table[:1], std)]),
-                table[-1],
-            )
-            for one, table, std in zip(group, together, predicted, strict=True)
+            Reading(one.step, one.path, labels, table[:-1], table[-1])
+            for one, table in zip(group, together, strict=True)
         ]
 
     # --- reading back ---

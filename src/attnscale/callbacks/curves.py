@@ -11,6 +11,7 @@ back at once: reading one back each step costs more than a small model's step.
 
 import math
 import time
+from collections.abc import Callable
 
 import pytorch_lightning as pl
 import torch
@@ -20,6 +21,9 @@ from attnscale.task.callback import StepCallback
 from attnscale.task.groups import named_groups
 
 READ_BACK_STEPS = 128
+
+Listener = Callable[[int, float, dict[str, float]], None]
+"""(step, loss, name of a gradient norm -> norm)."""
 
 
 class Curves(StepCallback):
@@ -40,6 +44,7 @@ class Curves(StepCallback):
         self.every = 1
         self.measured = self.clipped = 0
         self.rate = math.nan
+        self.listeners: list[Listener] = []
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Find out which parameter counts for which norm."""
@@ -105,6 +110,8 @@ class Curves(StepCallback):
             module.write({"train/loss": loss, **figures}, step, int(at * 1000))
             if together:
                 self._check(loss, figures, step)
+                for listener in self.listeners:
+                    listener(step, loss, figures)
         if clips:
             module.write({"grad_norm/clipped_share": self.clipped / self.measured}, steps[-1])
         module.results["train/loss"] = losses[-1]

@@ -128,10 +128,10 @@ def growth(rows: Rows) -> Spec:
     """Draw the growth exponent of the scores over training, ½ and 1 marked.
 
     Args:
-        rows: ``group``, ``path``, ``step``, ``exponent``.
+        rows: ``setting``, ``attention``, ``keys`` (whose), ``step``, ``exponent``.
     """
     marks = {
-        "data": data([{"y": 0.5, "what": "½: independent"}, {"y": 1.0, "what": "1: aligned"}]),
+        "data": data([{"y": 0.5, "what": "½: untrained"}, {"y": 1.0, "what": "1: some aligned"}]),
         "mark": {"type": "rule", "strokeDash": [4, 3], "color": "#777777"},
         "encoding": {"y": quantitative("y")},
     }
@@ -143,12 +143,13 @@ def growth(rows: Rows) -> Spec:
             "encoding": {
                 "x": STEPS,
                 "y": quantitative("exponent", title="growth exponent"),
-                "color": nominal("group", title=None),
+                "color": nominal("setting", title=None),
+                "strokeDash": nominal("keys", title="keys"),
             },
         }
         return {"width": 300, "height": 170, "layer": [marks, line]}
 
-    return top(panels(rows, "path", draw, columns=2), RUNS)
+    return top(panels(rows, "attention", draw, columns=2), RUNS)
 
 
 def run_curves(curves: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], title: str) -> Spec:

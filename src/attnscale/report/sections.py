@@ -4,10 +4,13 @@ Each is a function from the grid of runs to a section, which has its place in ``
 there is nothing to show, it returns None or says so. A figure has its rows beside it as a table.
 
 Mechanism is through what the scale works: entropy, live rows, spread of the logits, and the growth
-of the scores, by its exponent: the slope of ln score_std_row over ln d_k, everything else equal. ½
-says that q and k are independent, 1 that they are aligned.
+exponent of the scores, the slope over ln d_k of ln(score_std_row / (rms q · rms k · √(1 − c̄))),
+everything else equal. It is ½ for untrained weights, whose directions are all alike. Independence
+alone does not imply ½, so beside it stands the exponent of the same queries with the keys of other
+sequences: what exceeds that is alignment within a sequence, 1 if it is of some keys of a row.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -39,7 +42,9 @@ STATISTICS = {
     "live_rows": "live rows",
     "logit_std_row": "logit std within rows",
 }
-SCORE = "score_std_row"
+GROWTH = {"own": "score_std_relative", "of another sequence": "score_std_permuted"}
+"""Whose keys -> statistic, in units of √d_k."""
+GROWTH_COLUMNS = ("setting", "attention", "keys", "step", "exponent", "low", "high", "points")
 MAX_PATHS = 6
 MAX_PANEL_POINTS = 100
 """Of a line in a small panel."""
@@ -118,8 +123,8 @@ def _others(setting: Setting, key: str) -> str:
 def growth_rows(grid: Grid, paths: Sequence[str], max_points: int) -> list[dict[str, Any]]:
     """Return the growth exponent over d_k at each sampled step, by the settings' other values.
 
-    Rows with ``group``, ``path``, ``step``, ``exponent``, ``low``, ``high`` (None for two sizes)
-    and ``n`` (points of the fit). Nothing if d_k does not vary.
+    Rows of ``GROWTH_COLUMNS``: whose keys, ``low`` and ``high`` None for two sizes, points of the
+    fit. Nothing if d_k does not vary.
     """
     if D_K not in grid.keys:
         return []
@@ -131,8 +136,8 @@ def growth_rows(grid: Grid, paths: Sequence[str], max_points: int) -> list[dict[
     for label, settings in groups.items():
         if len({setting.values[D_K] for setting in settings}) < 2:
             continue
-        for path in paths:
-            metric = f"attention/{path}/{SCORE}"
+        for path, (keys, statistic) in itertools.product(paths, GROWTH.items()):
+            metric = f"attention/{path}/{statistic}"
             tables = [
                 (float(setting.values[D_K]), {p.step: p.value for p in run.curve(metric)})
                 for setting in settings
@@ -141,31 +146,23 @@ def growth_rows(grid: Grid, paths: Sequence[str], max_points: int) -> list[dict[
             ]
             common = set.intersection(*(set(t) for _, t in tables)) if tables else set()
             for step in thinned(common, min(MAX_PANEL_POINTS, max_points)):
-                points = [(d, t[step]) for d, t in tables if t[step] > 0]
+                points = [(d, d**0.5 * t[step]) for d, t in tables if t[step] > 0]
                 if len({d for d, _ in points}) < 2:
                     continue
                 fit = growth_exponent([d for d, _ in points], [v for _, v in points])
-                rows.append(
-                    {
-                        "group": label,
-                        "path": path,
-                        "step": step,
-                        "exponent": fit.value,
-                        "low": None if fit.interval is None else fit.interval.low,
-                        "high": None if fit.interval is None else fit.interval.high,
-                        "n": fit.n,
-                    }
+                ends = (
+                    (None, None) if fit.interval is None else (fit.interval.low, fit.interval.high)
                 )
+                values = (label, path, keys, step, fit.value, *ends, fit.n)
+                rows.append(dict(zip(GROWTH_COLUMNS, values, strict=True)))
     return rows
 
 
-def growth_ends(rows: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    """Return the exponents at the first and the last step, the values of :func:`growth_rows`."""
-    ends = []
-    for group, path in dict.fromkeys((row["group"], row["path"]) for row in rows):
-        line = [row for row in rows if (row["group"], row["path"]) == (group, path)]
-        ends += [[*row.values()] for row in ([line[0], line[-1]] if len(line) > 1 else line)]
-    return ends
+def growth_ends(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the first and the last row of each line of :func:`growth_rows`."""
+    lines = itertools.groupby(rows, lambda row: (row["setting"], row["attention"], row["keys"]))
+    points = [list(line) for _, line in lines]
+    return [row for line in points for row in line[:: max(1, len(line) - 1)]]
 
 
 def mechanism_section(grid: Grid, max_points: int) -> Section:
@@ -187,22 +184,18 @@ def mechanism_section(grid: Grid, max_points: int) -> Section:
     tables = [table_of("attention_statistics", rows, "Points of the figure")]
     growth = growth_rows(grid, paths, max_points)
     if growth:
-        ends = growth_ends(growth)
         figures.append(
             Figure(
                 name="score_growth",
                 spec=charts.growth(growth),
-                caption="How the spread of the scores grows with d_k: slope of ln std over ln d_k.",
+                caption="How the spread of the scores, divided by what lengths and inputs explain, "
+                "grows with d_k: slope of ln std over ln d_k. ½ is that of untrained weights. "
+                "Dashed: with the keys of another sequence, which keeps the directions that q and "
+                "k prefer; what is above it is alignment within a sequence.",
             )
         )
-        tables.append(
-            Table(
-                name="score_growth",
-                columns=("setting", "attention", "step", "exponent", "low", "high", "points"),
-                rows=ends,
-                caption="Growth exponent at the start and at the end, 95 % interval of the fit",
-            )
-        )
+        caption = "Growth exponent at the start and at the end, 95 % interval of the fit"
+        tables.append(table_of("score_growth", growth_ends(growth), caption))
     return Section(title="Mechanism", figures=figures, tables=tables)
 
 

@@ -12,5 +12,5 @@ from attnscale.attention.stats.registry import STATISTICS as STATISTICS
 from attnscale.attention.stats.registry import Statistic as Statistic
 from attnscale.attention.stats.registry import measure as measure
 from attnscale.attention.stats.sample import Sample as Sample
-from attnscale.attention.stats.sample import sample_of as sample_of
+from attnscale.attention.stats.taps import sample_of as sample_of
 from attnscale.attention.stats.vectors import spectral_norm as spectral_norm

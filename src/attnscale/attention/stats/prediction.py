@@ -2,23 +2,26 @@
 
     Var_row(r) ≈ d_k · q_rms² · k_rms² · (1 − c̄),    c̄ the mean cosine of two inputs of a row
 
-for weights that are independent of the input, as they are before training. A mode's own
-``predicted_std`` takes it from there. In training q and k align, and the measured std leaves the
-prediction: that is what to look for.
+of one head,
 
-All moments are averages over the same rows: real queries with two kept keys or more. That matters
-for the cosine in causal self-attention, where row i sees the first i + 1 positions only.
+for weights that are independent of the input and alike in all directions, as they are before
+training. A mode's own ``predicted_std`` takes it from there. In training the measured std leaves
+the prediction: W_q and W_k prefer some directions, or q and the keys of its sequence align.
+
+The cosine is a mean over counted rows. That matters in causal self-attention, where row i sees the
+first i + 1 positions only.
 """
 
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnscale.attention.core import Attended
 from attnscale.attention.scale import Moments
-from attnscale.attention.stats.sample import Sample, sample_of
+from attnscale.attention.stats.sample import Sample
+from attnscale.attention.stats.taps import sample_of
 
 
 def counted_rows(
@@ -46,13 +49,9 @@ def _row_variance(values: Tensor, keep: Tensor) -> Tensor:
 
 
 def _row_share(scores: Tensor, keep: Tensor, rows: Tensor) -> float:
-    """Return the std within rows ÷ that of all kept pairs, root mean square over heads."""
-    shares = []
-    for head in range(scores.shape[1]):
-        values, pairs, counted = scores[:, head], keep[:, head], rows[:, head]
-        within = _row_variance(values, pairs)[counted].mean()
-        shares.append(within / values[pairs].var(correction=0).clamp_min(1e-30))
-    return float(torch.stack(shares).mean().sqrt())
+    """Return the std within rows ÷ that of all kept pairs, of one head."""
+    within = _row_variance(scores, keep)[rows].mean()
+    return float((within / scores[keep].var(correction=0).clamp_min(1e-30)).sqrt())
 
 
 @torch.no_grad()
@@ -68,84 +67,65 @@ def logit_std(attended: Attended, real: Tensor | None = None) -> float:
     return float(_row_variance(attended.logits(), keep)[rows].mean().sqrt())
 
 
-def _moments(sample: Sample, parts: int, *, over_batch: bool) -> list[Moments]:
-    """Return the moments of each attention of a sample of ``parts`` attentions."""
-    rows = sample.rows
-    if sample.x is None:
-        raise ValueError("the input of the keys is not known")
-
-    def by_part(heads: Tensor) -> Tensor:
-        return heads.reshape(*heads.shape[:-1], parts, -1).sum(dim=-1)
-
-    n = rows.size
-    # Which keys a counted row may attend, (batch, head, key).
-    used = rows.counted.any(dim=-1, keepdim=True)
-    if rows.keep is not None:
-        several = rows.keep.shape[-2] > 1
-        keep = rows.keep & rows.counted[..., None] if several else rows.keep & used[..., None]
-        used = keep.any(dim=-2)
-    used = used.expand(*rows.like.shape[:2], rows.like.shape[-1])
-    k_squares = torch.where(used, sample.key_lengths.square(), 0.0).sum(dim=(0, 2))
-    # The sum over pairs of unit vectors is the squared length of their sum, less the diagonal.
-    unit = sample.unit_x
-    weight = unit.new_ones(1, 1, unit.shape[2]) if rows.weight is None else rows.weight[:, 0]
-    first = n[:, 0]
-    sums = (weight[:, None] @ unit).square().sum(dim=-1)
-    cosines = (sums - first[:, None]) / (first * (first - 1))[:, None]
-    of_first = rows.counted[:, :1]
-    x_cos = torch.where(of_first, cosines, 0.0).sum(dim=(0, 2)) / of_first.sum()
-    of_rows = rows.totals(sample.query_lengths.square(), n.log().square(), n / (n - 1))
-    table = torch.stack(
-        [
-            *(by_part(of_rows) / by_part(rows.count)),
-            by_part(k_squares) / by_part(used.sum(dim=(0, 2))),
-            x_cos.expand(parts),
-        ]
-    )
-    shares = [1.0] * parts
+def _moments(sample: Sample, *, over_batch: bool) -> list[Moments]:
+    """Return the moments of each head."""
+    rows, n = sample.rows, sample.rows.size
+    log_squares, shrinks = rows.means(n.log().square(), n / (n - 1))
+    shares = [1.0] * sample.n_heads
     if over_batch:
         scores = sample.wide("scores")
         keep = torch.ones_like(scores, dtype=torch.bool) if rows.keep is None else rows.keep
-        cut = zip(
-            scores.chunk(parts, dim=1),
-            keep.expand(scores.shape).chunk(parts, dim=1),
-            rows.counted.chunk(parts, dim=1),
+        heads = zip(
+            *(pairs.unbind(1) for pairs in (scores, keep.expand(scores.shape), rows.counted)),
             strict=True,
         )
-        shares = [_row_share(*part) for part in cut]
+        shares = [_row_share(*head) for head in heads]
+    columns = (sample.q_rms, sample.k_rms, sample.row_cos, log_squares.sqrt(), shrinks.sqrt())
     return [
         Moments(
             d_k=sample.d_k,
-            q_rms=(q_square / sample.d_k) ** 0.5,
-            k_rms=(k_square / sample.d_k) ** 0.5,
-            x_cos=min(1.0, cosine),
-            log_n=log_square**0.5,
+            q_rms=q_rms,
+            k_rms=k_rms,
+            x_cos=cosine,
+            log_n=log_n,
             row_share=share,
-            shrink=shrink**0.5,
+            shrink=shrink,
         )
-        for (q_square, log_square, shrink, k_square, cosine), share in zip(
-            table.T.tolist(), shares, strict=True
+        for (q_rms, k_rms, cosine, log_n, shrink), share in zip(
+            torch.stack(columns).T.tolist(), shares, strict=True
         )
     ]
 
 
 @torch.no_grad()
-def predicted_stds(sample: Sample, attended: Sequence[Attended]) -> list[float]:
-    """Return :func:`predicted_std` of each attention that a sample was made of.
+def predicted_stds(sample: Sample, attended: Sequence[Attended]) -> Float[Tensor, " head"]:
+    """Return the deviation within a row that the mode should give the logits of each head.
+
+    Per head, since what a score is depends on the products of a head's own |q| and |k|: averaged
+    over heads first, they would depend on how W_q and W_k share a factor that no score knows of.
+
+    Args:
+        sample: Of the attentions together.
+        attended: What the taps received, which know the input: their heads, one after the other.
+
+    Returns:
+        0 for a head without any counted row.
 
     Raises:
-        ValueError: If no row counts, or the input is not known.
+        ValueError: If the input is not known.
     """
-    if not bool(sample.rows.counted.any()):
-        raise ValueError("no row has two kept keys")
-    over_batch = attended[0].scale.over_batch
     with torch.autocast(sample.rows.like.device.type, enabled=False):
-        moments = _moments(sample, len(attended), over_batch=over_batch)
-    return [one.scale.predicted_std(part) for one, part in zip(attended, moments, strict=True)]
+        moments = _moments(sample, over_batch=attended[0].scale.over_batch)
+    of_attention = sample.n_heads // len(attended)
+    stds = [
+        attended[head // of_attention].scale.predicted_std(each)
+        for head, each in enumerate(moments)
+    ]
+    return torch.where(sample.rows.count > 0, sample.rows.count.new_tensor(stds), 0.0)
 
 
 def predicted_std(attended: Attended, real: Tensor | None = None) -> float:
-    """Return the standard deviation that the mode's logits should have within a row.
+    """Return what :func:`logit_std` should be: root mean square of the heads, by their rows.
 
     Args:
         attended: What a tap received from a MultiHeadAttention, which knows the input.
@@ -154,4 +134,9 @@ def predicted_std(attended: Attended, real: Tensor | None = None) -> float:
     Raises:
         ValueError: If no row counts, or the input is not known.
     """
-    return predicted_stds(sample_of([attended], real), [attended])[0]
+    sample = sample_of([attended], real)
+    count = sample.rows.count
+    if not bool(count.any()):
+        raise ValueError("no row has two kept keys")
+    squares = predicted_stds(sample, [attended]).square()
+    return float(((count * squares).sum() / count.sum()).sqrt())

@@ -171,10 +171,15 @@ OF_SCORES: dict[str, Statistic] = {
         source=_FOOTNOTE,
         of=lambda s: s.score_spread.std_total,
     ),
-    "score_growth": Statistic(
-        formula="score_std_row / (√d_k σ_q σ_k): 1 if independent",
+    "score_std_relative": Statistic(
+        formula="score_std_row / (√d_k · rms q · rms k · √(1 − c̄)), c̄ the mean x_cos of a row",
         source=_YANG,
-        of=lambda s: ratio(s.score_spread.std_row, s.d_k**0.5 * s.sigmas),
+        of=lambda s: ratio(s.score_spread.std_row, s.sizes_std),
+    ),
+    "score_std_permuted": Statistic(
+        formula="score_std_relative of the queries of a sequence with the keys of another",
+        source="Fisher 1935, permutation",
+        of=lambda s: ratio(s.permuted_std, s.sizes_std),
     ),
 }
 
@@ -190,7 +195,7 @@ OF_VECTORS: dict[str, Statistic] = {
         of=lambda s: s.k_var,
     ),
     "align": Statistic(
-        formula="tr(C) / (d_k σ_q σ_k), C = mean q_i k_jᵀ over kept pairs",
+        formula="mean r_ij over kept pairs / (d_k σ_q σ_k): a shift, which no softmax sees",
         source=_YANG,
         of=lambda s: s.align,
     ),
@@ -198,6 +203,11 @@ OF_VECTORS: dict[str, Statistic] = {
         formula="mean cos(q_i, k_j) over kept pairs",
         source=_YANG,
         of=lambda s: s.align_cos,
+    ),
+    "align_top": Statistic(
+        formula="mean cos(q_i, k_j) for the j with the largest s_ij",
+        source=_YANG,
+        of=lambda s: s.align_top,
     ),
     "x_cos": Statistic(
         formula="mean cos(x_i, x_j) over i ≠ j of one sequence",

@@ -11,7 +11,6 @@ in fp32 what is below 3·10⁻⁴ of ‖J‖, and such rows are what an unscaled
 Each tensor of the size of the score matrix is walked when a statistic first asks for it, and once.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -21,8 +20,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from attnscale.attention.core import Attended
-from attnscale.attention.scale import scores_of
 from attnscale.attention.scale.base import widen
 from attnscale.attention.stats.rows import Rows, Spread
 from attnscale.attention.stats.vectors import blank, component_variance, cosine_of_units, ratio
@@ -232,11 +229,9 @@ class Sample:
     @cached_property
     def q_var(self) -> Float[Tensor, " head"]:
         """Variance σ_q² of a component of the real queries."""
-        q = self.wide("q")
-        real = self.real_queries
-        if real is None:
-            real = torch.ones((1,) * 3, dtype=torch.bool, device=q.device)
-        return component_variance(q, real)
+        q, real = self.wide("q"), self.real_queries
+        everything = torch.ones((1,) * 3, dtype=torch.bool, device=q.device)
+        return component_variance(q, everything if real is None else real)
 
     @cached_property
     def k_var(self) -> Float[Tensor, " head"]:
@@ -244,15 +239,10 @@ class Sample:
         return component_variance(self.wide("k"), self.attended)
 
     @cached_property
-    def sigmas(self) -> Float[Tensor, " head"]:
-        """σ_q σ_k."""
-        return (self.q_var * self.k_var).sqrt()
-
-    @cached_property
     def align(self) -> Float[Tensor, " head"]:
         """tr(C) / (d_k σ_q σ_k): the mean of q_i · k_j over kept pairs, in units of d_k σ_q σ_k."""
         trace = self.rows.total(self.score_spread.row_sum) / self.rows.pairs.clamp(min=1)
-        return ratio(trace, self.d_k * self.sigmas)
+        return ratio(trace, self.d_k * (self.q_var * self.k_var).sqrt())
 
     @cached_property
     def align_cos(self) -> Float[Tensor, " head"]:
@@ -262,36 +252,48 @@ class Sample:
         cosines = ratio(summed, self.query_lengths)
         return self.rows.total(cosines) / self.rows.pairs.clamp(min=1)
 
+    @cached_property
+    def align_top(self) -> Float[Tensor, " head"]:
+        """Mean cosine of q_i and the key with the largest logit of its row."""
+        floor = self.rows.floor
+        logits = self.logit_spread.clean if floor is None else self.logit_spread.clean + floor
+        top = logits.argmax(dim=-1, keepdim=True)
+        lengths = self.key_lengths[:, :, None].expand(logits.shape).gather(-1, top)[..., 0]
+        scores = self.score_spread.clean.gather(-1, top)[..., 0]
+        return self.rows.mean(ratio(scores, lengths * self.query_lengths))
 
-def sample_of(
-    attended: Sequence[Attended], real_queries: Bool[Tensor, "batch query"] | None = None
-) -> Sample:
-    """Return the sample of what a tap received from one attention, or from several that are alike.
+    @cached_property
+    def q_rms(self) -> Float[Tensor, " head"]:
+        """Root mean square of a component of the counted rows' queries."""
+        return (self.rows.mean(self.query_lengths.square()) / self.d_k).sqrt()
 
-    Small tensors cost what starting their operations costs, so several attentions are measured as
-    if their heads were those of one.
+    @cached_property
+    def k_rms(self) -> Float[Tensor, " head"]:
+        """Root mean square of a component of the real keys."""
+        count = self.attended.expand(self.key_lengths.shape).sum(dim=(0, 2)).clamp(min=1)
+        return (self.key_lengths.square().sum(dim=(0, 2)) / (count * self.d_k)).sqrt()
 
-    Args:
-        attended: What the tap received: the same shapes, mask, and kind of mode.
-        real_queries: True where a query is no padding; None if all are real.
-    """
-    first = attended[0]
-    inputs = [one.x for one in attended if one.x is not None]
-    x: Tensor | None = inputs[0] if inputs else None
-    if any(one is not x for one in inputs):
-        x = torch.stack(inputs, dim=1)
+    @cached_property
+    def row_cos(self) -> Float[Tensor, " head"]:
+        """Mean over counted rows of the mean cosine of two different inputs that the row sees."""
+        unit, weight, n = self.unit_x, self.rows.weight, self.rows.size
+        if weight is None:
+            weight = unit.new_ones(1, 1, 1, unit.shape[-2])
+        # The sum over pairs of unit vectors is the squared length of their sum, less the diagonal.
+        squares = (weight @ unit).square().sum(dim=-1)
+        squares = squares.repeat_interleave(self.n_heads // squares.shape[1], dim=1)
+        return self.rows.mean((squares - n) / (n * (n - 1))).clamp(max=1)
 
-    def heads(tensors: list[Tensor]) -> Tensor:
-        return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim=1)
+    @cached_property
+    def sizes_std(self) -> Float[Tensor, " head"]:
+        """√d_k · rms q · rms k · √(1 − c̄): what sizes alone make of the deviation in a row."""
+        return self.q_rms * self.k_rms * (self.d_k * (1 - self.row_cos)).sqrt()
 
-    q, k = (heads([getattr(one, name) for one in attended]) for name in ("raw_q", "raw_k"))
-    return Sample(
-        weights=heads([one.weights() for one in attended]) if first.scale.is_softmax else None,
-        logits=heads([one.logits() for one in attended]),
-        scores=scores_of(q, k),
-        q=q,
-        k=k,
-        x=x,
-        keep=first.keep,
-        real_queries=None if real_queries is None else real_queries[:, None, :],
-    )
+    @cached_property
+    def permuted_std(self) -> Float[Tensor, " head"]:
+        """score_std_row of queries with the previous sequence's keys; 0 if there is but one."""
+        q, k, keep = self.wide("q"), self.wide("k"), self.rows.keep
+        if len(q) == 1:
+            return q.new_zeros(self.n_heads)
+        rows = Rows(self._like, None if keep is None else keep.roll(1, 0), self.real_queries)
+        return Spread(q @ k.roll(1, 0).mT, rows).std_row
