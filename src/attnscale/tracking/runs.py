@@ -129,7 +129,15 @@ class Run:
     @property
     def seed(self) -> int:
         """``seed``, or -1 if it was not recorded."""
-        text = self.parameters.get("seed", "-1")
+        return self._whole("seed")
+
+    @property
+    def replicate(self) -> tuple[int, int]:
+        """``seed`` and ``data.seed``: what tells runs of one setting apart; -1 if not recorded."""
+        return self.seed, self._whole("data.seed")
+
+    def _whole(self, key: str) -> int:
+        text = self.parameters.get(key, "-1")
         return int(text) if text.lstrip("-").isdigit() else -1
 
     @property
