@@ -95,9 +95,19 @@ class Setting:
         return sum(run.outcome == outcome for run in self.runs)
 
     @property
-    def sound(self) -> bool:
-        """Whether some run finished and none diverged: only then it can be called best."""
-        return bool(self.losses) and self.count("diverged") == 0
+    def lost(self) -> int:
+        """How many runs ended without a result: diverged or failed. Killed ones say nothing."""
+        return self.count("diverged") + self.count("failed")
+
+    @property
+    def ended(self) -> int:
+        """How many runs came to an end of their own."""
+        return self.lost + self.count("finished")
+
+    @property
+    def share_lost(self) -> float:
+        """Share of the ended runs that were lost; 0 without any."""
+        return self.lost / self.ended if self.ended else 0.0
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Settings whose learning rate (or another knob of training) was swept: each at its best.
 
 An arm is what is compared, at every value of the knobs that were swept with it; its best setting is
-the one with the lowest mean loss, among those where no larger share of the runs was lost than at any
-other. What may be said of two arms at their best depends on their grids.
+the one with the lowest mean loss, among those that lost the smallest share of their runs. What may
+be said of two arms at their best depends on their grids.
 
     equal grids      both were chosen from the same values: best mean against best mean
     unequal grids    an arm with more values has more chances: the values are chosen on every second
@@ -62,14 +62,14 @@ class Arm:
         candidates = [s for s in self.settings if s.losses]
         if not candidates:
             return None
-        least_lost = min(_share_lost(s) for s in candidates)
+        least_lost = min(s.share_lost for s in candidates)
         return min(
-            (s for s in candidates if _share_lost(s) == least_lost),
+            (s for s in candidates if s.share_lost == least_lost),
             key=lambda s: _mean(s.losses, replicates),
         )
 
     def ends(self, setting: Setting) -> list[str]:
-        """Return the knobs whose value in ``setting`` is the least or the largest of two or more."""
+        """Return the knobs whose value in a setting is the least or the largest of several."""
         ends = []
         for key in self.knobs:
             texts = {s.values[key] for s in self.settings}
@@ -125,14 +125,8 @@ def at_best(a: Arm, b: Arm) -> AtBest | None:
     chosen_a, chosen_b = a.best(choosing), b.best(choosing)
     if chosen_a is None or chosen_b is None:
         return None
-    halves = [{key: s.losses[key] for key in compared} for s in (chosen_a, chosen_b)]
-    return AtBest(chosen_a, chosen_b, *halves, split=True)
-
-
-def _share_lost(setting: Setting) -> float:
-    """Return the share of the runs that ended without a result; killed ones do not count."""
-    lost = setting.count("diverged") + setting.count("failed")
-    return lost / (lost + setting.count("finished"))
+    values_a, values_b = ({key: s.losses[key] for key in compared} for s in (chosen_a, chosen_b))
+    return AtBest(chosen_a, chosen_b, values_a, values_b, split=True)
 
 
 def _mean(losses: Values, replicates: Sequence[Replicate] | None) -> float:

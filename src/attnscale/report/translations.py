@@ -9,7 +9,7 @@ from attnscale.analysis.bleu import paired_bootstrap_bleu
 from attnscale.analysis.comparison import verdict
 from attnscale.analysis.runs import Run
 from attnscale.figures.page import Section, Table
-from attnscale.report.answer import Comparison
+from attnscale.report.comparisons import Comparison
 from attnscale.tracking.history import History
 
 FILE = "translations.jsonl"
