@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,12 +50,12 @@ def test_the_interval_of_a_mean_holds_it_as_often_as_it_says(n: int) -> None:
 
 
 def test_a_mean_by_hand() -> None:
-    found = estimate([1.0, 2.0, 6.0], level=0.9)
+    found = estimate([1.0, 2.0, 6.0])
     assert (found.value, found.n) == (3.0, 3)
     assert found.std == pytest.approx(math.sqrt(7))
-    half = 2.919986 * math.sqrt(7 / 3)  # t of 0.95 with 2 degrees of freedom, from a table
+    half = 4.302653 * math.sqrt(7 / 3)  # t of 0.975 with 2 degrees of freedom, from a table
     assert found.interval is not None
-    assert found.interval.level == 0.9
+    assert found.interval.level == 0.95
     assert found.interval.low == pytest.approx(3 - half, rel=1e-6)
     assert found.interval.high == pytest.approx(3 + half, rel=1e-6)
 
@@ -86,8 +87,6 @@ def test_what_diverged_is_refused(bad: float) -> None:
 
 @pytest.mark.parametrize("level", [0.0, 1.0, 95.0])
 def test_a_level_out_of_range_is_refused(level: float) -> None:
-    with pytest.raises(ValueError, match="level"):
-        estimate([1.0, 2.0], level)
     with pytest.raises(ValueError, match="level"):
         compare({0: 1.0}, {0: 1.0}, level)
 
@@ -245,11 +244,11 @@ def test_one_side_that_does_not_vary() -> None:
 @pytest.mark.parametrize("lower_is_better", [True, False])
 def test_the_direction_says_which_is_better(lower_is_better: bool) -> None:
     low, high = {0: 1.0, 1: 1.1, 2: 0.9}, {0: 5.1, 1: 5.0, 2: 5.2}
-    found = compare(low, high, lower_is_better=lower_is_better)
+    found = replace(compare(low, high), lower_is_better=lower_is_better)
     assert (verdict(found), found.better) == ("lower", lower_is_better)
-    found = compare(high, low, lower_is_better=lower_is_better)
+    found = replace(compare(high, low), lower_is_better=lower_is_better)
     assert (verdict(found), found.better) == ("higher", not lower_is_better)
-    assert compare(low, low, lower_is_better=lower_is_better).better is None
+    assert replace(compare(low, low), lower_is_better=lower_is_better).better is None
 
 
 def test_the_verdict_is_whether_the_interval_excludes_0() -> None:

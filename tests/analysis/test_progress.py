@@ -8,7 +8,6 @@ from scipy import stats
 
 from attnscale.analysis.progress import speeds, steps_to
 from attnscale.tracking.runs import Point, curve_of
-
 from tests.support.runs import trained_run
 
 

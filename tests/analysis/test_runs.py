@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from attnscale.analysis.runs import OBJECTIVE, Asked, Run, find_runs
+from attnscale.analysis.settings import Asked, find_runs
 from attnscale.tracking.record import FAILED, FINISHED, Record
-from attnscale.tracking.runs import finite, plain_text
+from attnscale.tracking.runs import OBJECTIVE, Run, finite, plain_text
 from attnscale.tracking.store import Store
 
 LARGEST = 1.7976931348623157e308

@@ -81,9 +81,8 @@ def test_unequal_grids_choose_on_one_half_and_compare_on_the_other(plant: Any) -
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_with_few_seeds_unequal_grids_say_nothing(plant: Any, seeds: int) -> None:
-    losses = {
-        words: (0.5,) * seeds
-        for words in ("scale=none lr=0.1", "scale=none lr=0.2", "scale=sqrt lr=0.1")
-    }
+    losses = dict.fromkeys(
+        ("scale=none lr=0.1", "scale=none lr=0.2", "scale=sqrt lr=0.1"), (0.5,) * seeds
+    )
     groups = arms_of(plant, losses)
     assert at_best(groups["scale=none"], groups["scale=sqrt"]) is None

@@ -11,6 +11,8 @@ import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
+from tests.support import fork_server
+
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = (
     "trainer.max_epochs=1",
@@ -52,14 +54,19 @@ class Shell:
         extra: Mapping[str, str] | None = None,
         where: bool = True,
         whole: bool = False,
+        fresh: bool = False,
     ) -> "subprocess.CompletedProcess[str]":
-        """Run an app; without ``whole`` training draws no pictures and ends without a report."""
+        """Run an app; without ``whole`` training draws no pictures and ends without a report.
+
+        It runs in a fork of an interpreter that has imported its packages, or with ``fresh`` in
+        an interpreter of its own.
+        """
         quick = [] if whole or app != "src.train" or not where else QUICK
-        given = [
-            *arguments,
-            *(q for q in quick if not any(q.split("=")[0] in a for a in arguments)),
-        ]
-        command = [sys.executable, "-m", app, *given, *(self.outputs() if where else [])]
+        more = [q for q in quick if not any(q.split("=")[0] in a for a in arguments)]
+        words = [*arguments, *more, *(self.outputs() if where else [])]
+        if not fresh:
+            return fork_server.run(app, words, self.root, self.environment(extra), timeout)
+        command = [sys.executable, "-m", app, *words]
         return subprocess.run(
             command,
             cwd=self.root,

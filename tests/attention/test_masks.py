@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attnscale.attention import KeyValueCache, attend, causal_keep, combine, padding_keep
+from attnscale.attention import KeyValueCache, attend, causal_keep, padding_keep
 from tests.support.modes import (
     BATCH,
     BUFFERED,
@@ -55,19 +55,6 @@ def test_causal_is_anchored_at_the_end(n_queries: int, n_keys: int, kept: list[l
     assert causal_keep(n_queries, n_keys).int().tolist() == kept
 
 
-def test_combine_keeps_what_every_mask_keeps() -> None:
-    a, b = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
-    both = combine(a, None, b)
-    assert both is not None
-    assert both.tolist() == [True, False, False, False]
-    assert combine(None, a) is a
-    assert combine(None, None) is None
-    assert combine() is None
-    broadcast = combine(padding_keep(torch.tensor([7, 4]), KEY), causal_keep(QUERY, KEY))
-    assert broadcast is not None
-    assert broadcast.shape == (2, 1, QUERY, KEY)
-
-
 @representative_and_backend
 def test_one_query_sees_all_keys(mode: Mode, backend: str) -> None:
     q, k, v = draw32()
@@ -87,7 +74,7 @@ def test_decoding_step_by_step_equals_all_at_once(mode: Mode, backend: str) -> N
     attention = build(mode, backend=backend).eval()
     x = torch.randn(BATCH, KEY, D_MODEL)
     at_once = attention(x, causal=True)
-    cache = KeyValueCache(grows=True)
+    cache = KeyValueCache()
     for t in range(KEY):
         step = attention(x[:, t : t + 1], x[:, : t + 1], causal=True)
         torch.testing.assert_close(step[:, 0], at_once[:, t], rtol=1e-4, atol=1e-5)

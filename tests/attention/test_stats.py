@@ -15,7 +15,9 @@ from torch.nn import functional
 from attnscale.attention import Attended, MultiHeadAttention, attend, causal_keep, padding_keep
 from attnscale.attention.masks import softmax_over_kept
 from attnscale.attention.stats import (
-    GROUPS,
+    OF_SCORES,
+    OF_VECTORS,
+    OF_WEIGHTS,
     STATISTICS,
     Sample,
     Statistic,
@@ -32,7 +34,7 @@ FACTOR = 0.7
 Array = NDArray[np.float64]
 every = pytest.mark.parametrize("name", STATISTICS)
 OF_ROWS = [n for n in STATISTICS if n not in {"q_var", "k_var", "x_cos", "spectral_qk"}]
-MATRIX = [n for n in STATISTICS if n != "score_growth" and STATISTICS[n].group != "qk"]
+MATRIX = [n for n in STATISTICS if n != "score_growth" and n not in OF_VECTORS]
 
 
 def random_keep() -> Tensor:
@@ -94,8 +96,6 @@ class Reference:
         ]
         self.real_q = [(b, i) for b in range(shape[0]) for i in range(shape[2]) if real[b, i]]
         attended: NDArray[np.bool_] = np.logical_or.reduce(keep & real[:, :, None], axis=1)
-        if sample.real_keys is not None:
-            attended = full(sample.real_keys, shape[0], shape[1], shape[3])[:, head]
         self.real_k = [(b, j) for b in range(shape[0]) for j in range(shape[3]) if attended[b, j]]
 
     def array(self, name: str) -> Array:
@@ -226,7 +226,7 @@ def of(sample: Sample, name: str) -> Tensor:
 
 def of_weights(weights: Tensor, keep: Tensor | None = None) -> dict[str, Tensor]:
     sample = Sample(weights=weights, logits=torch.zeros_like(weights), keep=keep)
-    return measure(sample, [n for n, s in STATISTICS.items() if s.group == "weights"])
+    return measure(sample, OF_WEIGHTS)
 
 
 def real_queries() -> Tensor:
@@ -256,7 +256,6 @@ CASES = {
 def test_every_statistic_has_a_reference_and_a_full_record() -> None:
     assert set(REFERENCES) == set(STATISTICS)
     for statistic in STATISTICS.values():
-        assert statistic.group in GROUPS
         assert all((statistic.formula, statistic.unit, statistic.source))
 
 
@@ -460,16 +459,6 @@ def test_padded_positions_are_not_looked_at(name: str) -> None:
 
 
 @every
-def test_a_mask_of_real_keys_has_the_last_word(name: str) -> None:
-    sample = replace(
-        draw(), real_keys=padding_keep(torch.tensor([5, 3]), KEY)[:, 0].expand(-1, HEADS, -1)
-    )
-    close(of(sample, name), reference(sample, name))
-    changed = not torch.equal(of(sample, name), of(replace(sample, real_keys=None), name))
-    assert changed == (name in {"k_var", "x_cos", "align", "score_growth"})
-
-
-@every
 def test_order_of_the_batch_does_not_matter(name: str) -> None:
     sample = draw(random_keep(), real_queries())
     batched = ("weights", "logits", "scores", "q", "k", "x", "keep", "real_queries")
@@ -579,8 +568,7 @@ def test_scores_are_made_of_q_and_k_where_they_are_not_given() -> None:
     assert sample.q is not None
     assert sample.k is not None
     bare = Sample(q=sample.q, k=sample.k, keep=sample.keep)
-    names = [n for n, s in STATISTICS.items() if s.group == "scores"]
-    for name, made in measure(bare, names).items():
+    for name, made in measure(bare, OF_SCORES).items():
         close(made, of(sample, name), 1e-12)
 
 
@@ -741,19 +729,16 @@ def test_refuses_a_sample_without_a_shape() -> None:
         Sample(q=torch.randn(BATCH, HEADS, QUERY, D_K))
 
 
-@pytest.mark.parametrize("name", ["real_queries", "real_keys"])
-def test_refuses_a_mask_of_two_axes(name: str) -> None:
+def test_refuses_a_mask_of_two_axes() -> None:
     mask = torch.ones(HEADS, KEY, dtype=torch.bool)
-    with pytest.raises(ValueError, match=rf"{name} has shape \(3, 7\): needs three axes"):
-        Sample(logits=torch.randn(BATCH, HEADS, KEY, KEY), **{name: mask})
+    with pytest.raises(ValueError, match=r"real_queries has shape \(3, 7\): needs three axes"):
+        Sample(logits=torch.randn(BATCH, HEADS, KEY, KEY), real_queries=mask)
 
 
 def test_a_statistic_is_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
     added = Statistic(
         formula="mean min_j p_ij",
-        unit="1",
         source="this test",
-        group="weights",
         of=lambda s: s.rows.mean(s.wide("weights").amin(dim=-1)),
     )
     monkeypatch.setitem(STATISTICS, "p_min", added)

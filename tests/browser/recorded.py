@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from attnscale.analysis.runs import Asked, Run, find_runs
+from attnscale.analysis.settings import Asked, find_runs
 from attnscale.tracking.history import History
 from attnscale.tracking.record import FAILED, FINISHED, Record
+from attnscale.tracking.runs import Run
 from attnscale.tracking.store import find_store
 
 SWEEP, EXPERIMENT = "2026-01-01_00-00-00_a1b2", "attnscale"

@@ -113,7 +113,7 @@ def test_gradients_grow_without_the_factor_while_fewer_rows_are_live(collected: 
     # At β = 1 the gain of 14 keys is 0.318; for large β there is a closed form.
     assert [d_k for d_k, _, _ in collected.gradient_ratios] == [16, 64, 512]
     for d_k, ratio, _ in collected.gradient_ratios[1:]:
-        expected = saturated(14, d_k**0.5).gain / 0.318
+        expected = saturated(14, d_k**0.5)["gain"] / 0.318
         assert abs(ratio.value - expected) <= 4 * ratio.error + 0.03 * expected, (ratio, expected)
     for _, ratio, _ in collected.gradient_ratios:
         assert ratio.low == pytest.approx(ratio.value - 1.96 * ratio.error)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscale.data.buckets import POOL_BATCHES, Array, by_sentences, by_tokens
+from attnscale.data.batching import POOL_BATCHES, Array, by_sentences, by_tokens
 
 Plan = Callable[[int, int], list[Tensor]]
 

@@ -7,8 +7,7 @@ from functools import cache
 import pytest
 import sacrebleu
 
-from attnscale.data.grammar import PEOPLE, THINGS, draw_pairs
-from attnscale.data.toy_translation import ToyTranslation
+from attnscale.data.toy_translation import PEOPLE, THINGS, ToyTranslation, draw_pairs
 
 Build = Callable[[Sequence[str], Sequence[str]], Mapping[str, str]]
 

@@ -9,8 +9,8 @@ import pytest
 
 from attnscale.attention import SCALES
 from attnscale.data.gaussian import GaussianData
+from attnscale.data.module import STATISTICS, data_statistics
 from attnscale.data.parallel import Parallel
-from attnscale.data.statistics import STATISTICS, data_statistics
 
 NAME = "length_p97_5"
 

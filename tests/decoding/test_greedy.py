@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 
 from attnscale.attention import SCALES
+from attnscale.data.vocabulary import BEGIN, END, PADDING
 from attnscale.decoding.greedy import greedy
 from attnscale.model.transformer import Transformer
 from tests.support.models import transformer
 
-UNKNOWN, PADDING, BEGIN, END = 0, 1, 2, 3
 N_SOURCE, N_TARGET, LONGEST = 23, 19, 37
 LENGTHS = (6, 2, 9, 1, 5, 4, 7)
 
@@ -37,10 +37,6 @@ def sentences() -> Tensor:
     return source
 
 
-def translate(model: Transformer, source: Tensor, **rest: Any) -> list[list[int]]:
-    return greedy(model, source, padding=PADDING, begin=BEGIN, end=END, **rest)
-
-
 def by_hand(model: Transformer, source: Tensor, most: int) -> list[int]:
     """Translate one sentence with the whole model, step by step."""
     tokens = [BEGIN]
@@ -57,8 +53,8 @@ def by_hand(model: Transformer, source: Tensor, most: int) -> list[int]:
 @pytest.mark.parametrize("scale", [*SCALES, 0.3])
 def test_cached_decoding_is_decoding(scale: str | float, norm: str) -> None:
     model, source = build(scale, ends=1.5, norm=norm), sentences()
-    cached = translate(model, source, extra=2)
-    assert cached == translate(model, source, extra=2, cached=False)
+    cached = greedy(model, source, extra=2)
+    assert cached == greedy(model, source, extra=2, cached=False)
     alone = [by_hand(model, row[:n], 2 * n + 2) for row, n in zip(source, LENGTHS, strict=True)]
     assert cached == alone
     # Sentences leave the batch at different times, or nothing was tried.
@@ -70,38 +66,38 @@ def test_cached_decoding_is_decoding(scale: str | float, norm: str) -> None:
 def test_backends_and_positions(backend: str, positions: str) -> None:
     model = build(ends=1.5, backend=backend, positions=positions)
     source = sentences()
-    cached = translate(model, source)
-    assert cached == translate(model, source, cached=False)
+    cached = greedy(model, source)
+    assert cached == greedy(model, source, cached=False)
     assert len({len(tokens) for tokens in cached}) > 2
 
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_a_batch_is_its_sentences(cached: bool) -> None:
     model, source = build(ends=1.5), sentences()
-    together = translate(model, source, cached=cached)
+    together = greedy(model, source, cached=cached)
     apart = [
-        translate(model, row[None, : LENGTHS[i]], cached=cached)[0] for i, row in enumerate(source)
+        greedy(model, row[None, : LENGTHS[i]], cached=cached)[0] for i, row in enumerate(source)
     ]
     assert together == apart
     order = torch.tensor([4, 0, 6, 2, 1, 5, 3])
-    assert translate(model, source[order], cached=cached) == [together[i] for i in order.tolist()]
+    assert greedy(model, source[order], cached=cached) == [together[i] for i in order.tolist()]
 
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_a_translation_stops_at_its_end(cached: bool) -> None:
-    made = translate(build(ends=1.5), sentences(), cached=cached)
+    made = greedy(build(ends=1.5), sentences(), cached=cached)
     ended = [tokens for tokens in made if END in tokens]
     assert len(ended) > 2
     assert all(tokens.index(END) == len(tokens) - 1 for tokens in ended)
     assert all(len(tokens) == LONGEST - 1 for tokens in made if END not in tokens)
-    assert translate(build(ends=1e3), sentences(), cached=cached) == [[END]] * len(LENGTHS)
+    assert greedy(build(ends=1e3), sentences(), cached=cached) == [[END]] * len(LENGTHS)
 
 
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize(("extra", "factor"), [(3, 2.0), (0, 1.0), (1, 0.5), (5, 0.0), (50, 2.0)])
 def test_a_translation_is_cut(cached: bool, extra: int, factor: float) -> None:
     model = build(ends=-1e3)
-    made = translate(model, sentences(), extra=extra, factor=factor, cached=cached)
+    made = greedy(model, sentences(), extra=extra, factor=factor, cached=cached)
     wanted = [min(int(factor * n + extra), LONGEST - 1) for n in LENGTHS]
     assert [len(tokens) for tokens in made] == [max(1, n) for n in wanted]
     assert all(END not in tokens for tokens in made)
@@ -122,7 +118,7 @@ def test_it_starts_with_begin_and_sees_all_of_the_source(
 
     def first(given: Tensor) -> Tensor:
         seen.clear()
-        translate(model, given, extra=2, factor=0.0, cached=cached)
+        greedy(model, given, extra=2, factor=0.0, cached=cached)
         return seen[0]
 
     before = first(source)
@@ -139,13 +135,13 @@ def test_it_starts_with_begin_and_sees_all_of_the_source(
 def test_the_model_learns_nothing() -> None:
     model = build(ends=1.5)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    translate(model, sentences())
+    greedy(model, sentences())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_an_empty_batch() -> None:
-    assert translate(build(), torch.zeros(0, 3, dtype=torch.long)) == []
+    assert greedy(build(), torch.zeros(0, 3, dtype=torch.long)) == []
 
 
 def test_each_step_projects_one_position(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +153,6 @@ def test_each_step_projects_one_position(monkeypatch: pytest.MonkeyPatch) -> Non
         return decode(target, *args, **rest)
 
     monkeypatch.setattr(model, "decode", counted)
-    translate(model, sentences()[:2], extra=1, factor=0.5)
+    greedy(model, sentences()[:2], extra=1, factor=0.5)
     # Two sentences of 6 and 2 tokens: 4 and 2 steps, and the shorter one leaves.
     assert given == [(2, 1), (2, 1), (1, 1), (1, 1)]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnscale.data.grammar import draw_pairs
+from attnscale.data.toy_translation import draw_pairs
 from attnscale.experiment.checkpoints import load_checkpoint
 from attnscale.experiment.trained import Translator
 

@@ -9,7 +9,7 @@ import torch
 
 from attnscale.attention import attentions
 from attnscale.data.gaussian import GaussianData
-from attnscale.data.grammar import draw_pairs
+from attnscale.data.toy_translation import draw_pairs
 from attnscale.data.translation import TranslationData
 from attnscale.experiment.checkpoints import load_checkpoint
 from attnscale.experiment.trained import Translator

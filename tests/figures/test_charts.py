@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import vl_convert
 
-from attnscale.figures import attention, curves, sweeps, theory
+from attnscale.figures import attention, curves, theory
 from attnscale.figures.chart import Spec, panels, thin
 
 Rows = list[dict[str, Any]]
@@ -229,13 +229,13 @@ CASES: dict[str, tuple[Callable[[], Spec], Rows, dict[str, int]]] = {
         {"line mark": 4, "point": 8, "rule mark": 4},
     ),
     "curves.run_curves": (lambda: curves.run_curves(RUNS, "title"), POINTS, {"line mark": 4}),
-    "sweeps.against": (
-        lambda: sweeps.against(LOSSES, "rate", log_y=True),
+    "curves.against": (
+        lambda: curves.against(LOSSES, "rate", log_y=True),
         LOSSES,
         {"line mark": 2, "point": 6, "rule mark": 6},
     ),
-    "sweeps.heat": (
-        lambda: sweeps.heat(CELLS, "rate", "d_k"),
+    "curves.heat": (
+        lambda: curves.heat(CELLS, "rate", "d_k"),
         CELLS,
         {"rect mark": 12, "text mark": 12},
     ),

@@ -214,7 +214,10 @@ def test_a_csv_reads_back_as_it_was(tmp_path: Path) -> None:
     assert {row[1] for row in body[count + len(whole) :]} == {""}
 
 
-def test_a_page_with_its_files(tmp_path: Path, no_library: None) -> None:
+def test_a_page_with_its_files(
+    tmp_path: Path, no_library: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attnscale.figures.page, "to_png", stub)
     sections = [section("one", "1"), section("two", "2")]
     # A figure and a table may share a name: their files have different endings.
     sections.append(
@@ -225,20 +228,20 @@ def test_a_page_with_its_files(tmp_path: Path, no_library: None) -> None:
         )
     )
     folder = tmp_path / "new" / "folder"
-    path = write_page(folder, title="T", lead=("L",), sections=sections, file="p.html", draw=stub)
-    assert path == folder / "p.html"
+    path = write_page(folder, title="T", lead=("L",), sections=sections)
+    assert path == folder / "index.html"
     assert path.read_text(encoding="utf-8") == page_html("T", ("L",), sections)
     names = {p.name for p in folder.iterdir()}
     assert names == {
-        "p.html",
+        "index.html",
         *(f"{n}.png" for n in ("figure1", "figure2", "same")),
         *(f"{n}.csv" for n in ("table1", "table2", "same")),
     }
     assert (folder / "figure2.png").read_bytes() == stub(spec("two"))
     assert (folder / "same.csv").read_text() == "a\n1.5\n"
     # Once more into the same folder: replaced.
-    write_page(folder, title="T", lead=(), sections=sections[:1], draw=stub)
-    assert (folder / "index.html").is_file()
+    write_page(folder, title="T", lead=(), sections=sections[:1])
+    assert path.read_text(encoding="utf-8") == page_html("T", (), sections[:1])
 
 
 @pytest.mark.parametrize(
@@ -254,7 +257,7 @@ def test_duplicate_names_are_refused_before_anything_is_written(
 ) -> None:
     sections = [*sections, section("another", "2")]
     with pytest.raises(ValueError, match=r"^names occur twice: (figure1|table1)$"):
-        write_page(tmp_path / "p", title="", lead=(), sections=sections, draw=stub)
+        write_page(tmp_path / "p", title="", lead=(), sections=sections)
     assert not (tmp_path / "p").exists()
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscale.metric.reconstruction import ReconstructionError
+from attnscale.metric import ReconstructionError
 
 N, LENGTH, D_MODEL = 101, 7, 5
 

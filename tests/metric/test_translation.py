@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attnscale.metric.translation import TokenFigures, score
+from attnscale.metric import TokenFigures, score
 
 N_TOKENS, VOCABULARY = 97, 11
 

@@ -12,7 +12,6 @@ from attnscale.attention import (
     MultiHeadAttention,
     attentions,
     choose_scale,
-    padding_keep,
 )
 from attnscale.attention.scale import SoftCap
 from attnscale.model.autoencoder import AttentionAutoencoder
@@ -124,19 +123,6 @@ def test_residual_norm_and_feed_forward(
     torch.testing.assert_close(model(x), wanted, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("norm", ["none", "pre", "post"])
-def test_hidden_positions_are_not_attended(norm: str) -> None:
-    model = build(n_layers=2, norm=norm, residual=True, feed_forward=D_HIDDEN)
-    x = inputs(torch.float32)
-    keep = padding_keep(torch.tensor([POSITION, 4]), POSITION)
-    changed = x.clone()
-    changed[1, 4:] += torch.randn(POSITION - 4, D_MODEL)
-    out, moved = model(x, keep), model(changed, keep)
-    assert torch.equal(moved[0], out[0])
-    assert torch.equal(moved[1, :4], out[1, :4])
-    assert not torch.allclose(model(changed)[1, :4], model(x)[1, :4])
-
-
 def test_dropout_acts_in_training_only() -> None:
     model = build(dropout=0.5, feed_forward=D_HIDDEN)
     x = inputs(torch.float32)
@@ -198,5 +184,3 @@ def test_refuses_what_is_not_allowed(key: str, wrong: str | float, allowed: str)
 def test_shapes_are_checked() -> None:
     with pytest.raises(TypeCheckError):
         build()(torch.randn(POSITION, D_MODEL))
-    with pytest.raises(TypeCheckError):
-        build()(inputs(torch.float32), torch.ones(BATCH, POSITION, dtype=torch.bool))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscale.attention import SCALES, Attended, Dropout, MultiHeadAttention, attentions, tapped
-from attnscale.model.embedding import sinusoids
+from attnscale.model.layers import sinusoids
 from attnscale.model.transformer import STACK_NORMS, Transformer
 from tests.support.models import transformer
 

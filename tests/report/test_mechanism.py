@@ -7,11 +7,11 @@ import pytest
 
 from attnscale.analysis.curves import MAX_POINTS
 from attnscale.analysis.settings import make_grid
-from attnscale.report.mechanism import (
+from attnscale.report.sections import (
     growth_ends,
     growth_rows,
+    loss_rows,
     paths_of,
-    rate_rows,
     statistic_rows,
 )
 
@@ -139,7 +139,7 @@ def test_loss_over_a_swept_number(plant: Any) -> None:
         plant.run("scale=sqrt lr=1", 0, None, outcome="diverged"),
         *plant.runs({"scale=none lr=1e-3": (0.125,)}),
     ]
-    rows = rate_rows(make_grid(runs), "optimizer.lr")
+    rows = loss_rows(make_grid(runs), "optimizer.lr")
     none, *sqrt = rows
     assert none == {
         "group": "scale=none",

@@ -7,7 +7,7 @@ import pytest
 from attnscale.attention import SCALES, Scale
 from attnscale.attention.scale import options_of
 from attnscale.config.build import compose
-from attnscale.report.modes import LEFT_OUT, ModeFigures, kind, modes_document, registry_table
+from attnscale.report.modes import LEFT_OUT, Figures, kind, modes_document, registry_table
 from tests.support.documents import ROOT, rows_of, table_after
 from tests.support.runs import trained_run
 
@@ -35,9 +35,9 @@ def test_the_registry_is_there_as_a_whole(options: dict[str, dict[str, float]]) 
 
 
 def test_modes_document(options: dict[str, dict[str, float]]) -> None:
-    figures = {
-        "sqrt": ModeFigures(start="0.3 (0.2 to 0.4)", cost=1.0, milliseconds=45.67),
-        "none": ModeFigures(start="9"),
+    figures: dict[str, Figures] = {
+        "sqrt": ("0.3 (0.2 to 0.4)", 45.67, 1.0),
+        "none": ("9", None, None),
     }
     runs = [
         trained_run(scale="sqrt", loss=1.23456, test_bleu=30.456),

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from attnscale.analysis.runs import Asked
-from attnscale.analysis.settings import make_grid
+from attnscale.analysis.settings import Asked, make_grid
 from attnscale.cli.report import write
-from attnscale.report.page import Report, make_report, shown_settings
+from attnscale.report.page import Report, drawn_settings, make_report
 from attnscale.tracking.history import History
 from attnscale.tracking.record import FAILED, FINISHED, Record
 from attnscale.tracking.store import Store
@@ -277,10 +276,10 @@ def test_two_keys_with_the_same_last_word(plant: Any, history: History, tmp_path
 def test_curves_of_many_settings_are_those_of_the_best(plant: Any) -> None:
     runs = [plant.run(f"lr={i}", loss=abs(i - 30.1)) for i in range(40)]
     grid = make_grid(runs)
-    shown = shown_settings(grid)
+    shown = drawn_settings(grid)
     assert [setting.values["optimizer.lr"] for setting in shown.settings] == [
         str(i) for i in range(16, 40)
     ]
     assert len(grid.settings) == 40
     few = make_grid(runs[:3])
-    assert shown_settings(few) is few
+    assert drawn_settings(few) is few

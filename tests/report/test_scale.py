@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscale.analysis.runs import Asked, find_runs
+from attnscale.analysis.settings import Asked, find_runs
 from attnscale.report.page import make_report
 from attnscale.tracking.history import History
 from attnscale.tracking.store import Store, experiment_id, find_store, open_client, sqlite_uri

@@ -7,16 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnscale.task.loop import Receiver, StepLoop
+from attnscale.task.loop import Receiver, StepLoop, StepObserver
 from tests.task.toy import settings
 
 RATE = 0.5
 
 
-class Observer:
+class Observer(StepObserver):
     """Writes down what it is asked, and by how much the weights had moved."""
-
-    writes: ClassVar[bool] = False
 
     def __init__(self, name: str, events: list[tuple[str, str]]) -> None:
         self.name, self.events = name, events

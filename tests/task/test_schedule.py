@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from attnscale.task.schedule import SCHEDULES, Schedule, make_schedule
+from attnscale.task.settings import SCHEDULES, Schedule, make_schedule
 
 
 def made(name: str, warmup: int, total: int | None = None) -> Schedule:

@@ -1,7 +1,7 @@
 import math
 import subprocess
 import sys
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -9,12 +9,17 @@ import torch
 from attnscale.analysis.estimate import Estimate
 from attnscale.theory import closed_form, closed_form_softmax
 from attnscale.theory.draws import Sums, mean_of
-from attnscale.theory.simulate import Growth, Setting, score_variance
-from attnscale.theory.simulate_logits import density_of, draw_logits
+from attnscale.theory.simulate import (
+    VARIANCES,
+    Growth,
+    Setting,
+    density_of,
+    draw_logits,
+    score_variance,
+)
 from attnscale.theory.simulate_softmax import (
     INIT_CASES,
     gradient_statistics,
-    init_table,
     softmax_statistics,
 )
 
@@ -52,7 +57,7 @@ def growth_of(growths: list[Growth], name: str) -> Growth:
 
 
 def test_table_at_n_14() -> None:
-    rows = init_table(n=14, draws=60_000, seed=0)
+    rows = softmax_statistics(list(INIT_CASES.values()), 14, draws=60_000, seed=0)
     wrong = []
     for (case, exact), row, (beta, *printed) in zip(INIT_CASES.items(), rows, N_14, strict=True):
         # The published table rounds some β up: 9.1/√512 = 0.40216 is printed as 0.403.
@@ -74,15 +79,15 @@ def test_small_and_large_spread_meet_their_closed_forms() -> None:
     n = 14
     flat, small, large = softmax_statistics([0.0, 0.1, 100.0], n, draws=20_000, seed=1)
     assert flat.entropy.value == pytest.approx(math.log(n))
-    assert flat.jacobian.value == pytest.approx(closed_form_softmax.jacobian_norm_uniform(n))
+    assert flat.jacobian.value == pytest.approx(math.sqrt(n - 1) / n)
     assert flat.live.value == 1
     # What is left out is of order β⁴ (entropy) and β² of the 1/n² that the form e^β²/n neglects.
     close(small.entropy, closed_form_softmax.entropy_small_beta(n, 0.1), slack=0.1**4)
-    close(small.concentration, closed_form_softmax.concentration_small_beta(n, 0.1), slack=1e-4)
+    close(small.concentration, math.exp(0.1**2) / n, slack=1e-4)
     limit = closed_form_softmax.saturated(n, 100.0)
     for name in ("p_max", "concentration", "entropy", "jacobian"):
-        close(getattr(large, name), getattr(limit, name), slack=3e-4)
-    close(large.gain, limit.gain, slack=0.01 * limit.gain)
+        close(getattr(large, name), limit[name], slack=3e-4)
+    close(large.gain, limit["gain"], slack=0.01 * limit["gain"])
     close(large.live, closed_form_softmax.live_share(n, 100.0, 0.05), slack=2e-3)
     below = closed_form_softmax.share_below(n, 100.0, 0.9)
     close(large.saturated, 1 - below, slack=1e-3)
@@ -90,10 +95,10 @@ def test_small_and_large_spread_meet_their_closed_forms() -> None:
 
 def test_independent_scores_grow_like_root_d() -> None:
     rows, growths = score_variance(D_KS, Setting(kind="independent"), draws=12, seed=1)
+    assert [(row.d_k, row.variance) for row in rows] == list(product(D_KS, VARIANCES))
     for row in rows:
-        assert row.row_predicted == row.total_predicted == row.d_k
-        for name in ("second", "total", "row"):
-            close(getattr(row, name), row.d_k, sigmas=5)
+        assert row.predicted == row.d_k
+        close(row.simulated, row.d_k, sigmas=5)
     assert [growth.predicted for growth in growths] == pytest.approx([0.5] * 3)
     for growth in growths:
         close(growth.exponent, 0.5, sigmas=5)
@@ -104,8 +109,7 @@ def test_correlated_scores_grow_like_d() -> None:
     setting = Setting(kind="correlated", rho=0.8, aligned=7, n_rows=32)
     rows, growths = score_variance(d_ks, setting, draws=12, seed=1)
     for row in rows:
-        for name in ("second", "total", "row"):
-            close(getattr(row, name), getattr(row, f"{name}_predicted"), sigmas=5)
+        close(row.simulated, row.predicted, sigmas=5)
     for growth in growths:
         close(growth.exponent, growth.predicted, sigmas=5)
         close(growth.exponent, 1.0, slack=0.03)
@@ -123,10 +127,10 @@ def test_projected_scores_have_the_variance_of_their_init(init: str) -> None:
     setting = Setting(kind="projected", init=init, d_model=96, n_heads=2, n_rows=32)
     rows, growths = score_variance(D_KS, setting, draws=16, seed=2)
     for row in rows:
-        sigma = closed_form.projection_std(init, 96, 2 * row.d_k)
-        assert row.total_predicted == pytest.approx(row.d_k * sigma**4)
-        for name in ("second", "total", "row"):
-            close(getattr(row, name), getattr(row, f"{name}_predicted"), sigmas=5)
+        if row.variance == "total":
+            sigma = closed_form.projection_std(init, 96, 2 * row.d_k)
+            assert row.predicted == pytest.approx(row.d_k * sigma**4)
+        close(row.simulated, row.predicted, sigmas=5)
     close(growth_of(growths, "row").exponent, growth_of(growths, "row").predicted, sigmas=5)
 
 
@@ -134,9 +138,11 @@ def test_similar_inputs_leave_less_variance_within_a_row() -> None:
     setting = Setting(kind="projected", x_cos=0.5)
     rows, _ = score_variance((32, 128), setting, draws=16, seed=3)
     for row in rows:
-        assert row.row_predicted == pytest.approx(row.d_k / 2, rel=0.02)
-        close(row.row, row.row_predicted, sigmas=5)
-        close(row.total, row.d_k, sigmas=5)
+        if row.variance == "row":
+            assert row.predicted == pytest.approx(row.d_k / 2, rel=0.02)
+            close(row.simulated, row.predicted, sigmas=5)
+        if row.variance == "total":
+            close(row.simulated, row.d_k, sigmas=5)
 
 
 @pytest.mark.parametrize("scale", ["sqrt", "none", 0.1])

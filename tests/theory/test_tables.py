@@ -10,7 +10,7 @@ from torch import Tensor
 from attnscale.attention import SCALES, choose_scale
 from attnscale.attention.scale import all_options
 from attnscale.theory import tables
-from attnscale.theory.simulate_logits import logits_of_rows
+from attnscale.theory.simulate import logits_of_rows
 from attnscale.theory.simulate_softmax import softmax_statistics
 
 OPTIONS = all_options()

@@ -9,14 +9,14 @@ times the factor that removes its bias in small samples.
 
 One rule says what a difference is, everywhere:
 
-    equivalent      |difference| < δ by two one-sided t tests at 1 − level (Schuirmann 1987): no
+    equivalent      |difference| < δ by two one-sided t tests at 5 % (Schuirmann 1987): no
                     difference that matters, however significant
-    lower, higher   else, if Holm's p of the family is below 1 − level
-    within noise    else; the smallest difference that a test at 1 − level would have found with a
+    lower, higher   else, if Holm's p of the family is below 5 %
+    within noise    else; the smallest difference that a test at 5 % would have found with a
                     power of 80 % is (t₀.₉₇₅ + t₀.₈₀) · standard error
 
 Of a family of m comparisons p of rank i of m is max over j ≤ i of (m − j + 1) · p_j (Holm 1979), so
-that no setting without an effect is called a finding in ``level`` of the families. That *all* are
+that no setting without an effect is called a finding in 95 % of the families. That *all* are
 equivalent needs no correction: each must pass its own test. The intervals are those of each
 comparison alone; one can exclude 0 where Holm's p of the family is not small enough.
 
@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from attnscale.analysis.estimate import Interval, check_level, finite_array, mean_and_std
+from attnscale.analysis.estimate import Interval, finite_array, mean_and_std
 
 Values = Mapping[Any, float]
 """A figure of one setting: replicate (seed and seed of the data) -> value."""
@@ -121,7 +121,7 @@ class Difference:
         return float(stats.t.sf((margin - abs(self.value)) / self.error, self.df))
 
 
-def verdict(difference: Difference, level: float = LEVEL) -> Verdict:
+def verdict(difference: Difference) -> Verdict:
     """Say what a difference is: see the head of this module.
 
     Without an interval there is "one seed" and no finding.
@@ -131,9 +131,9 @@ def verdict(difference: Difference, level: float = LEVEL) -> Verdict:
         return "one seed"
     if difference.margin is not None:
         p_of_margin = difference.within(difference.margin)
-        if p_of_margin is not None and p_of_margin < 1 - level:
+        if p_of_margin is not None and p_of_margin < 1 - LEVEL:
             return "equivalent"
-    if p >= 1 - level:
+    if p >= 1 - LEVEL:
         return "within noise"
     return "lower" if difference.value < 0 else "higher"
 
@@ -157,9 +157,7 @@ def in_words(difference: Difference) -> str:
 def compare(
     a: Values,
     b: Values,
-    level: float = LEVEL,
     *,
-    lower_is_better: bool = True,
     margin: float | None = None,
 ) -> Difference:
     """Compare two settings.
@@ -171,39 +169,29 @@ def compare(
     Args:
         a: Replicate -> finite value of one setting.
         b: The same of the other.
-        level: Of the interval, in (0, 1).
-        lower_is_better: Whether a lower value is the better one; passed on.
         margin: δ in the unit of the values; passed on.
 
     Raises:
-        ValueError: A side without replicates, a value that is not finite, or a level out of range.
+        ValueError: A side without replicates, or a value that is not finite.
     """
-    check_level(level)
     x, y = finite_array(list(a.values())), finite_array(list(b.values()))
     shared = [key for key in a if key in b]
     left_out = len(x) + len(y) - 2 * len(shared)
     of_all = mean_and_std(x)[0] - mean_and_std(y)[0]
     few = len(shared) < 2 or len(shared) < MIN_SHARED * min(len(x), len(y))
     if few and min(len(x), len(y)) > 1:
-        return replace(_welch(x, y, level), lower_is_better=lower_is_better, margin=margin)
+        return replace(_welch(x, y), margin=margin)
     if few and not shared:
         difference = Difference(of_all, None, "one seed", n_a=len(x), n_b=len(y))
     else:
         x, y = (np.array([side[key] for key in shared], dtype=float) for side in (a, b))
-        difference = replace(_paired(x, y, level), left_out=left_out)
-    return replace(
-        difference,
-        lower_is_better=lower_is_better,
-        margin=margin,
-        opposed=difference.value * of_all < 0,
-    )
+        difference = replace(_paired(x, y), left_out=left_out)
+    return replace(difference, margin=margin, opposed=difference.value * of_all < 0)
 
 
 def compare_family(
     pairs: Sequence[tuple[Values, Values]],
-    level: float = LEVEL,
     *,
-    lower_is_better: bool = True,
     margins: Sequence[float | None] | None = None,
 ) -> list[Difference]:
     """Compare each a with its b, all as one family.
@@ -212,8 +200,6 @@ def compare_family(
 
     Args:
         pairs: (a, b) of every comparison that was made, for the p values count them.
-        level: Of the intervals, in (0, 1).
-        lower_is_better: Whether a lower value is the better one; passed on.
         margins: δ of each comparison, or None for none.
 
     Raises:
@@ -221,8 +207,7 @@ def compare_family(
     """
     margins = [None] * len(pairs) if margins is None else margins
     differences = [
-        compare(a, b, level, lower_is_better=lower_is_better, margin=margin)
-        for (a, b), margin in zip(pairs, margins, strict=True)
+        compare(a, b, margin=margin) for (a, b), margin in zip(pairs, margins, strict=True)
     ]
     return as_family(differences)
 
@@ -240,13 +225,12 @@ def as_family(differences: Sequence[Difference]) -> list[Difference]:
 def compare_all(
     reference: Values,
     others: Mapping[str, Values],
-    level: float = LEVEL,
     *,
     margin: float | None = None,
 ) -> dict[str, Difference]:
     """Compare several settings with one reference, as a family; each is other − reference."""
     pairs = [(values, reference) for values in others.values()]
-    family = compare_family(pairs, level, margins=[margin] * len(pairs))
+    family = compare_family(pairs, margins=[margin] * len(pairs))
     return dict(zip(others, family, strict=True))
 
 
@@ -278,13 +262,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in adjusted]
 
 
-def _paired(x: NDArray[np.float64], y: NDArray[np.float64], level: float) -> Difference:
+def _paired(x: NDArray[np.float64], y: NDArray[np.float64]) -> Difference:
     n = len(x)
     if n == 1:
         return Difference(float(x[0] - y[0]), None, "one seed", n_a=1, n_b=1)
     value, std = mean_and_std(x - y)
     test = _quiet(stats.ttest_rel, x, y) if std else None
-    interval, p = _tested(test, value, level)
+    interval, p = _tested(test, value)
     return Difference(
         value=value,
         interval=interval,
@@ -300,12 +284,12 @@ def _paired(x: NDArray[np.float64], y: NDArray[np.float64], level: float) -> Dif
     )
 
 
-def _welch(x: NDArray[np.float64], y: NDArray[np.float64], level: float) -> Difference:
+def _welch(x: NDArray[np.float64], y: NDArray[np.float64]) -> Difference:
     (mean_a, std_a), (mean_b, std_b) = mean_and_std(x), mean_and_std(y)
     n_a, n_b = len(x), len(y)
     value, free = mean_a - mean_b, n_a + n_b - 2
     test = _quiet(stats.ttest_ind, x, y, equal_var=False) if std_a or std_b else None
-    interval, p = _tested(test, value, level)
+    interval, p = _tested(test, value)
     pooled = math.sqrt(((n_a - 1) * std_a**2 + (n_b - 1) * std_b**2) / free)
     unbiased = math.exp(special.gammaln(free / 2) - special.gammaln((free - 1) / 2))
     return Difference(
@@ -330,12 +314,12 @@ def _quiet(test: Callable[..., Any], *values: NDArray[np.float64], **options: An
         return test(*values, **options)
 
 
-def _tested(test: Any, value: float, level: float) -> tuple[Interval, float]:
+def _tested(test: Any, value: float) -> tuple[Interval, float]:
     """Return interval and p value of SciPy's test, or of a value where nothing varies."""
     if test is None:
-        return Interval(value, value, level), float(value == 0)
-    ends = test.confidence_interval(level)
-    return Interval(float(ends.low), float(ends.high), level), float(test.pvalue)
+        return Interval(value, value), float(value == 0)
+    ends = test.confidence_interval(LEVEL)
+    return Interval(float(ends.low), float(ends.high)), float(test.pvalue)
 
 
 def _ratio(value: float, std: float) -> float:

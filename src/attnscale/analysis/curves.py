@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from attnscale.analysis.estimate import Interval, check_level, student_interval
+from attnscale.analysis.estimate import Interval, student_interval
 from attnscale.analysis.settings import Setting
 from attnscale.tracking.runs import Curve, Point
 
@@ -97,17 +97,18 @@ def reach(curve: Curve, target: float) -> Point | None:
     return min((point for point in curve if point.value <= target), default=None)
 
 
-def growth_exponent(d: Sequence[float], std: Sequence[float], level: float = 0.95) -> Exponent:
+def growth_exponent(d: Sequence[float], std: Sequence[float]) -> Exponent:
     """Fit the power with which a standard deviation grows with a width.
+
+    Its 95 % interval takes the points as independent.
 
     Args:
         d: Widths, positive, two or more different ones. A width may come up once per seed.
         std: The standard deviation at each, positive, in any unit.
-        level: Of the interval, in (0, 1). It takes the points as independent.
 
     Raises:
-        ValueError: Lengths that differ, fewer than two different widths, a width or a standard
-            deviation that is not positive and finite, or a level out of range.
+        ValueError: Lengths that differ, fewer than two different widths, or a width or a standard
+            deviation that is not positive and finite.
     """
     if len(d) != len(std) or len(set(d)) < 2:
         raise ValueError(
@@ -115,7 +116,6 @@ def growth_exponent(d: Sequence[float], std: Sequence[float], level: float = 0.9
         )
     if not all(0 < value < math.inf for value in (*d, *std)):
         raise ValueError(f"d={list(d)}, std={list(std)}: all must be positive and finite")
-    check_level(level)
     n = len(d)
     fit = stats.linregress(np.log(d), np.log(std))
     slope = float(fit.slope)
@@ -123,4 +123,4 @@ def growth_exponent(d: Sequence[float], std: Sequence[float], level: float = 0.9
         return Exponent(slope, None, n)
     # linregress has no error where nothing varies.
     error = float(fit.stderr) if len(set(std)) > 1 else 0.0
-    return Exponent(slope, student_interval(slope, error, n - 2, level), n)
+    return Exponent(slope, student_interval(slope, error, n - 2), n)

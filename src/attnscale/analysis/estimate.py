@@ -63,30 +63,27 @@ def between(estimate: Estimate, digits: str = ".3g") -> str:
     return f"{value} ({low} to {high})"
 
 
-def student_interval(value: float, error: float, df: float, level: float = 0.95) -> Interval:
-    """Return Student's t interval of a value with a standard error."""
-    half = float(stats.t.ppf((1 + level) / 2, df)) * error
-    return Interval(value - half, value + half, level)
+def student_interval(value: float, error: float, df: float) -> Interval:
+    """Return Student's 95 % interval of a value with a standard error."""
+    half = float(stats.t.ppf((1 + Interval.level) / 2, df)) * error
+    return Interval(value - half, value + half)
 
 
-def estimate(values: Sequence[float], level: float = 0.95) -> Estimate:
-    """Estimate a mean.
+def estimate(values: Sequence[float]) -> Estimate:
+    """Estimate a mean, with its 95 % interval.
 
     Args:
         values: One or more finite values, one per seed. What diverged is counted, not averaged.
-        level: Of the interval, in (0, 1).
 
     Raises:
-        ValueError: No value, one that is not finite, or a level out of range.
+        ValueError: No value, or one that is not finite.
     """
-    check_level(level)
     x = finite_array(values)
     mean, std = mean_and_std(x)
     if len(x) == 1:
         return Estimate(mean, None, 1, None)
-    return Estimate(
-        mean, std, len(x), student_interval(mean, std / math.sqrt(len(x)), len(x) - 1, level)
-    )
+    interval = student_interval(mean, std / math.sqrt(len(x)), len(x) - 1)
+    return Estimate(mean, std, len(x), interval)
 
 
 def mean_and_std(x: NDArray[np.float64]) -> tuple[float, float]:
@@ -108,13 +105,3 @@ def finite_array(values: Sequence[float]) -> NDArray[np.float64]:
     if not np.isfinite(x).all():
         raise ValueError(f"values {list(values)}: all must be finite; count diverged runs apart")
     return x
-
-
-def check_level(level: float) -> None:
-    """Refuse a level that is no share.
-
-    Raises:
-        ValueError: If it is not between 0 and 1.
-    """
-    if not 0 < level < 1:
-        raise ValueError(f"level={level}: must be between 0 and 1")

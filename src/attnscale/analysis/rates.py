@@ -52,12 +52,11 @@ def mean_loss(runs: Runs) -> float:
 
 def at_best_rate(runs: Runs) -> AtBestRate | None:
     """Return the runs at the best rate, or None if every rate has a diverged run."""
-    rates = {lr: mean_loss(group) for lr, group in by_rate(runs).items()}
-    finite = {lr: loss for lr, loss in rates.items() if math.isfinite(loss)}
-    if not finite:
+    groups = by_rate(runs)
+    best = min(groups, key=lambda lr: mean_loss(groups[lr]), default=None)
+    if best is None or math.isinf(mean_loss(groups[best])):
         return None
-    best = min(finite, key=lambda lr: finite[lr])
-    return AtBestRate(best, by_rate(runs)[best])
+    return AtBestRate(best, groups[best])
 
 
 def select(runs: Runs, **fields: object) -> list[Run]:
@@ -106,18 +105,10 @@ def rate_rows(runs: Runs) -> tuple[list[str], list[list[object]]]:
     """Return loss against learning rate: columns, and a row per scale, d_k and variant."""
     rates = sorted({run.lr for run in runs})
     varied = any(run.variant for run in runs)
-    columns = [
-        "scale",
-        "d_k",
-        *(["variant"] if varied else []),
-        *(f"lr {lr:g}" for lr in rates),
-        "best rate",
-    ]
-    columns += ["best loss", "sensitivity", "diverged", "seeds"]
+    named = ["scale", "d_k", *(["variant"] if varied else [])]
+    measured = ["best rate", "best loss", "sensitivity", "diverged", "seeds"]
     rows: list[list[object]] = []
-    settings = dict.fromkeys(run.setting for run in runs)
-    for setting in settings:
-        scale, d_k, variant = setting
+    for setting in dict.fromkeys(run.setting for run in runs):
         alike = select(runs, setting=setting)
         groups = by_rate(alike)
         best = at_best_rate(alike)
@@ -132,9 +123,7 @@ def rate_rows(runs: Runs) -> tuple[list[str], list[list[object]]]:
         ]
         rows.append(
             [
-                scale,
-                d_k,
-                *([variant] if varied else []),
+                *setting[: len(named)],
                 *cells,
                 None if best is None else f"{best.rate:g}",
                 None if best is None else f"{mean_loss(best.runs):.3g}",
@@ -143,4 +132,4 @@ def rate_rows(runs: Runs) -> tuple[list[str], list[list[object]]]:
                 len({run.seed for run in alike}),
             ]
         )
-    return columns, rows
+    return [*named, *(f"lr {lr:g}" for lr in rates), *measured], rows

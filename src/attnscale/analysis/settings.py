@@ -1,4 +1,4 @@
-"""Which runs belong together: everything that varies except the seeds, found by itself.
+"""Which runs were asked for, and which belong together: what varies except the seeds, by itself.
 
 A replicate of a setting is a pair of seeds: of the weights and of the data. Runs of one replicate
 (the same sweep made twice, say) are averaged and counted.
@@ -11,9 +11,12 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from attnscale.analysis.estimate import Estimate, estimate
-from attnscale.tracking.runs import OBJECTIVE, Run
+from attnscale.tracking.history import History
+from attnscale.tracking.runs import Run
+from attnscale.tracking.store import Store
 
 SCALE, D_K, LR = "attention.scale", "model.d_k", "optimizer.lr"
 FIRST = (SCALE, "model._target_", D_K, LR)
@@ -45,6 +48,23 @@ def by_replicate(runs: Iterable[Run], metric: str) -> dict[Replicate, float]:
         if value is not None:
             values.setdefault(run.replicate, []).append(value)
     return {key: sum(values[key]) / len(values[key]) for key in sorted(values)}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person asked for; one of the four, or several sweeps.
+
+    Attributes:
+        sweep: "latest", a sweep's name or folder, or several of them with commas between.
+        runs: Run ids.
+        filter: A filter of MLflow.
+        experiment: MLflow's experiment.
+    """
+
+    sweep: str
+    runs: Sequence[str]
+    filter: str | None
+    experiment: str
 
 
 @dataclass(frozen=True)
@@ -141,6 +161,25 @@ class Grid:
         ]
 
 
+def find_runs(store: Store, asked: Asked) -> list[Run]:
+    """Return the runs that were asked for.
+
+    Raises:
+        ValueError: If there is nothing of that name in the store.
+    """
+    history = History(store, asked.experiment)
+    if asked.runs:
+        runs = [history.by_id(run_id) for run_id in asked.runs]
+    elif asked.filter is not None:
+        runs = history.matching(asked.filter)
+    else:
+        names = (part.strip() for part in asked.sweep.split(","))
+        # A sweep's folder has the sweep's name.
+        sweeps = [Path(name).name if "/" in name else name for name in names]
+        runs = [run for sweep in sweeps for run in history.sweep_runs(sweep)]
+    return list({run.run_id: run for run in runs}.values())
+
+
 def short(key: str) -> str:
     """Return the last word of a dotted key."""
     name = key.rpartition(".")[2]
@@ -168,10 +207,6 @@ def is_number(text: str) -> bool:
         return False
 
 
-def _noise(key: str) -> bool:
-    return key in NOISE or key.startswith(NOISE_PREFIXES)
-
-
 def _order(value: str) -> tuple[int, float, str]:
     """Sort numbers as numbers, before words."""
     return (0, float(value), "") if is_number(value) else (1, 0.0, value)
@@ -186,7 +221,12 @@ def _groups(runs: Sequence[Run], keys: Sequence[str]) -> dict[tuple[str, ...], l
 
 def varying(runs: Sequence[Run]) -> list[str]:
     """Return the parameters that differ between runs, the telling ones first."""
-    keys = {key for run in runs for key in run.parameters if not _noise(key)}
+    keys = {
+        key
+        for run in runs
+        for key in run.parameters
+        if key not in NOISE and not key.startswith(NOISE_PREFIXES)
+    }
     differ = [key for key in keys if len({run.parameters.get(key, MISSING) for run in runs}) > 1]
     return sorted(differ, key=lambda key: (FIRST.index(key) if key in FIRST else len(FIRST), key))
 

@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from attnscale.attention.dropout import dropout as drop
-from attnscale.attention.masks import causal_keep, combine, softmax_over_kept
+from attnscale.attention.masks import causal_keep, softmax_over_kept
 from attnscale.attention.scale import Scale, choose_scale, name_of, scores_of
+from attnscale.checks import check_choice
 
 BACKENDS = ("auto", "explicit", "fused")
 FUSED_FROM_KEYS_CPU = 128
@@ -86,8 +87,7 @@ def choose_backend(backend: str, scale: Scale, n_keys: int, device: torch.device
     Raises:
         ValueError: For an unknown backend, or "fused" with a scale that needs the score matrix.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"attention.backend={backend}: allowed are {', '.join(BACKENDS)}")
+    check_choice("attention.backend", backend, BACKENDS)
     if backend == "fused" and not scale.fusible:
         raise ValueError(
             f"attention.backend=fused: scale mode {name_of(scale)!r} needs the score matrix; "
@@ -177,7 +177,8 @@ def attend(
         scale = named_scale(scale, n_heads=q.shape[1], d_k=q.shape[-1])
     n_queries, n_keys = q.shape[2], k.shape[2]
     if causal and n_queries > 1:
-        keep = combine(keep, causal_keep(n_queries, n_keys, q.device))
+        earlier = causal_keep(n_queries, n_keys, q.device)
+        keep = earlier if keep is None else keep & earlier
     raw_q, raw_k = q, k
     q, k = scale.qk(q, k, keep)
     logits = weights = None
@@ -186,10 +187,7 @@ def attend(
     else:
         logits = scale.logits(scores_of(q, k), keep)
         weights = scale.weights(logits, keep)
-        dropped = weights.to(v.dtype)
-        if dropout > 0.0:
-            dropped = drop(dropped, dropout)
-        output = dropped @ v
+        output = drop(weights.to(v.dtype), dropout) @ v
     if tap is not None:
         tap(
             Attended(

@@ -35,15 +35,6 @@ def causal_keep(
     return keep.tril(diagonal=n_keys - n_queries)
 
 
-def combine(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | None:
-    """Keep what every mask keeps; None keeps everything."""
-    keep: Tensor | None = None
-    for mask in masks:
-        if mask is not None:
-            keep = mask if keep is None else keep & mask
-    return keep
-
-
 def kept_count(keep: Bool[Tensor, "..."] | None, n_keys: int) -> Float[Tensor, "..."] | float:
     """Return the number of kept keys of each row, broadcastable to (batch, head, query, 1)."""
     if keep is None:

@@ -1,4 +1,4 @@
-"""Multi-head attention as a PyTorch module.
+"""Multi-head attention as a PyTorch module, and a look into every one that a model has.
 
     head_h = attend(x W_q^h, y W_k^h, y W_v^h),    output = [head_1 … head_H] W_o
 
@@ -7,7 +7,8 @@ each other (the paper has d_k = d_v = d_model / n_heads), the scale is an argume
 off unless asked for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -15,8 +16,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnscale.attention.core import BACKENDS, Attended, Tap, attend, choose_backend
+from attnscale.attention.core import Attended, Tap, attend, choose_backend
+from attnscale.attention.dropout import Dropout
 from attnscale.attention.scale import Scale, ScaleFactory, choose_scale
+from attnscale.checks import check_min
 
 SIDES = ("source", "target")
 
@@ -25,21 +28,20 @@ SIDES = ("source", "target")
 class KeyValueCache:
     """Keys and values of one attention, kept while a sentence is decoded step by step.
 
+    In self-attention each step adds a position; in cross-attention the source is projected once.
+
     Attributes:
-        grows: True for self-attention, where each step adds a position; False for cross-attention,
-            where the source is projected once.
-        k: (batch, head, key, d_k), None before the first step.
-        v: (batch, head, key, d_v), None before the first step.
+        entries: Keys (batch, head, key, d_k) and values (batch, head, key, d_v), None before the
+            first step.
     """
 
-    grows: bool
-    k: Tensor | None = None
-    v: Tensor | None = None
+    entries: tuple[Tensor, Tensor] | None = None
 
     def select(self, rows: Tensor) -> None:
         """Keep these sentences of the batch, in this order."""
-        if self.k is not None and self.v is not None:
-            self.k, self.v = self.k[rows], self.v[rows]
+        if self.entries is not None:
+            k, v = self.entries
+            self.entries = k[rows], v[rows]
 
 
 class MultiHeadAttention(nn.Module):
@@ -97,17 +99,12 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         sizes = {"d_model": d_model, "n_heads": n_heads, "d_k": d_k, "d_v": d_v}
         for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"model.{name}={size}: must be at least 1")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"model.dropout={dropout}: must be at least 0 and below 1")
-        if backend not in BACKENDS:
-            raise ValueError(f"attention.backend={backend}: allowed are {', '.join(BACKENDS)}")
+            check_min(f"model.{name}", size)
         for side in (queries, keys):
             if side not in SIDES:
                 raise ValueError(f"side {side!r}: allowed are {', '.join(SIDES)}")
         self.d_model, self.n_heads, self.d_k, self.d_v = d_model, n_heads, d_k, d_v
-        self.dropout, self.backend = dropout, backend
+        self.dropout, self.backend = Dropout(dropout).p, backend
         self.queries, self.keys = queries, keys
         self.q = nn.Linear(d_model, n_heads * d_k, bias=bias)
         self.k = nn.Linear(d_model, n_heads * d_k, bias=bias)
@@ -118,8 +115,7 @@ class MultiHeadAttention(nn.Module):
         if not isinstance(scale, Scale):
             scale = scale(n_heads=n_heads, d_k=d_k, d_model=d_model)
         self.scale = scale
-        if backend == "fused":
-            choose_backend(backend, scale, 1, torch.device("cpu"))
+        choose_backend(backend, scale, 1, torch.device("cpu"))
         self.tap: Tap | None = None
         self._fold()
 
@@ -154,26 +150,22 @@ class MultiHeadAttention(nn.Module):
         return x.view(*x.shape[:-1], self.n_heads, size).transpose(1, 2)
 
     def _keys_and_values(
-        self, source: Tensor, cache: "KeyValueCache | None"
+        self, source: Tensor, cache: KeyValueCache | None, *, grows: bool
     ) -> tuple[Tensor, Tensor]:
-        if cache is not None and cache.k is not None and cache.v is not None and not cache.grows:
-            return cache.k, cache.v
+        before = None if cache is None else cache.entries
+        if before is not None and not grows:
+            return before
         k, v = self._split(self.k(source), self.d_k), self._split(self.v(source), self.d_v)
-        if cache is None:
-            return k, v
-        if cache.k is not None and cache.v is not None:
-            k, v = torch.cat([cache.k, k], dim=2), torch.cat([cache.v, v], dim=2)
-        cache.k, cache.v = k, v
+        if before is not None:
+            k, v = torch.cat([before[0], k], dim=2), torch.cat([before[1], v], dim=2)
+        if cache is not None:
+            cache.entries = k, v
         return k, v
 
     def _informed(self, tap: Tap, source: Tensor) -> Tap:
         """Return a tap that also receives what only this module knows."""
-        x = source.detach()
-
-        def receive(attended: Attended) -> None:
-            tap(replace(attended, x=x, queries=self.queries, keys=self.keys))
-
-        return receive
+        x, queries, keys = source.detach(), self.queries, self.keys
+        return lambda attended: tap(replace(attended, x=x, queries=queries, keys=keys))
 
     def forward(
         self,
@@ -182,7 +174,7 @@ class MultiHeadAttention(nn.Module):
         *,
         keep: Bool[Tensor, "..."] | None = None,
         causal: bool = False,
-        cache: "KeyValueCache | None" = None,
+        cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch query d_model"]:
         """Attend from ``query`` to ``source``, or to itself.
 
@@ -193,9 +185,10 @@ class MultiHeadAttention(nn.Module):
             causal: Hide the keys after each query.
             cache: Keys and values of earlier calls, for decoding step by step; it is updated.
         """
+        grows = source is None
         source = query if source is None else source
         tap = None if self.tap is None else self._informed(self.tap, source)
-        k, v = self._keys_and_values(source, cache)
+        k, v = self._keys_and_values(source, cache, grows=grows)
         attended = attend(
             self._split(self.q(query), self.d_k),
             k,
@@ -216,3 +209,38 @@ AttentionMaker = Callable[..., MultiHeadAttention]
 """Makes every attention of a model: scale and backend are chosen, the keyword arguments
 ``d_model``, ``n_heads``, ``d_k``, ``d_v``, ``bias``, ``dropout``, ``queries`` and ``keys`` are the
 model's. ``functools.partial(MultiHeadAttention, scale="sqrt")`` is one."""
+
+
+def attentions(model: nn.Module) -> dict[str, MultiHeadAttention]:
+    """Return every attention of a model by its module path, in order."""
+    return {path: m for path, m in model.named_modules() if isinstance(m, MultiHeadAttention)}
+
+
+@contextmanager
+def tapped(model: nn.Module, receive: Callable[[str, Attended], None]) -> Iterator[None]:
+    """Call ``receive(path, attended)`` at each attention of the model while the context is open.
+
+    A tap never chooses the backend and never changes the result: training is bit-identical in eager
+    mode with taps on or off. Contexts may be open inside one another; each receives every record.
+
+    Raises:
+        ValueError: If the model has no attention to tap.
+    """
+    modules = attentions(model)
+    if not modules:
+        raise ValueError("the model has no MultiHeadAttention to tap")
+    before = {path: module.tap for path, module in modules.items()}
+
+    def both(path: str, attended: Attended) -> None:
+        outer = before[path]
+        if outer is not None:
+            outer(attended)
+        receive(path, attended)
+
+    for path, module in modules.items():
+        module.tap = lambda attended, path=path: both(path, attended)
+    try:
+        yield
+    finally:
+        for path, module in modules.items():
+            module.tap = before[path]

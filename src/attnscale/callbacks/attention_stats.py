@@ -9,7 +9,7 @@ that step: there is no second forward pass, and training is bit-identical with a
 spectral norm of W_qᵀ W_k is taken at validation only.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
@@ -18,12 +18,14 @@ from torch import Tensor
 
 from attnscale.attention import Attended, attentions
 from attnscale.attention.stats import (
+    OF_WEIGHTS,
     STATISTICS,
     measure,
     predicted_stds,
     sample_of,
     spectral_norm,
 )
+from attnscale.checks import check_min
 from attnscale.task.callback import StepCallback
 from attnscale.task.loop import Receiver
 
@@ -106,6 +108,19 @@ def alike(observations: Sequence[Observation]) -> list[list[Observation]]:
     return groups
 
 
+def head_figures(
+    path: str, values: Mapping[str, list[float]], *, per_head: bool
+) -> dict[str, float]:
+    """Return the points of an attention, and of each of its heads where there are several."""
+    figures: dict[str, float] = {}
+    for name, heads in values.items():
+        joined = max(heads) if name in MAX_OVER_HEADS else sum(heads) / len(heads)
+        figures[f"attention/{path}/{name}"] = joined
+        if per_head and len(heads) > 1 and name != PREDICTED:
+            figures |= {f"attention/{path}/head{i}/{name}": head for i, head in enumerate(heads)}
+    return figures
+
+
 class AttentionStats(StepCallback):
     """Records statistics of every attention every so many steps."""
 
@@ -129,14 +144,8 @@ class AttentionStats(StepCallback):
                 f"callbacks.attention_stats.statistics: {', '.join(unknown)} unknown; "
                 f"allowed are {', '.join(STATISTICS)}"
             )
-        if every is not None and every < 1:
-            raise ValueError(
-                f"callbacks.attention_stats.every={every}: must be at least 1, or null"
-            )
-        if heads_every is not None and heads_every < 0:
-            raise ValueError(
-                f"callbacks.attention_stats.heads_every={heads_every}: must be at least 0, or null"
-            )
+        check_min("callbacks.attention_stats.every", every, or_else=", or null")
+        check_min("callbacks.attention_stats.heads_every", heads_every, 0, or_else=", or null")
         self.every, self.heads_every, self.names = every, heads_every, names
         self.steps_between = self.steps_between_heads = 1
         self.observations: list[Observation] = []
@@ -189,7 +198,7 @@ class AttentionStats(StepCallback):
         names = tuple(
             name
             for name in self.names
-            if name != AT_VALIDATION and (softmax or STATISTICS[name].group != "weights")
+            if name != AT_VALIDATION and (softmax or name not in OF_WEIGHTS)
         )
         labels = (*names, PREDICTED)
         if len(attended[0].q) == 0:
@@ -250,21 +259,10 @@ class AttentionStats(StepCallback):
                 listener(step, path, values)
             module.write(self.figures(path, values, step), step)
 
-    def figures(self, path: str, values: dict[str, list[float]], step: int) -> dict[str, float]:
+    def figures(self, path: str, values: Mapping[str, list[float]], step: int) -> dict[str, float]:
         """Return the points of one attention at one step."""
-        figures: dict[str, float] = {}
-        for name, heads in values.items():
-            joined = max(heads) if name in MAX_OVER_HEADS else sum(heads) / len(heads)
-            figures[f"attention/{path}/{name}"] = joined
-        each = self.heads_every != 0 and step % self.steps_between_heads == 0
-        if each and len(next(iter(values.values()))) > 1:
-            figures |= {
-                f"attention/{path}/head{head}/{name}": value
-                for name, heads in values.items()
-                if name != PREDICTED
-                for head, value in enumerate(heads)
-            }
-        return figures
+        per_head = self.heads_every != 0 and step % self.steps_between_heads == 0
+        return head_figures(path, values, per_head=per_head)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Read back, and take the spectral norms."""

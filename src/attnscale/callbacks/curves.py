@@ -33,9 +33,7 @@ class Curves(StepCallback):
                 points a step for each attention.
         """
         self.per_attention = per_attention
-        self.rows: list[Tensor] = []
-        self.steps: list[int] = []
-        self.times: list[float] = []
+        self.readings: list[tuple[int, float, Tensor]] = []
         self.parameters: list[torch.nn.Parameter] = []
         self.names: list[str] = []
         self.members = torch.empty(0)
@@ -70,10 +68,8 @@ class Curves(StepCallback):
         if rate != self.rate:
             self.rate = rate
             self.module.write({"train/lr": rate}, step)
-        self.rows.append(torch.stack([loss.to(wide), *norms]))
-        self.steps.append(step)
-        self.times.append(time.time())
-        if len(self.rows) >= READ_BACK_STEPS:
+        self.readings.append((step, time.time(), torch.stack([loss.to(wide), *norms])))
+        if len(self.readings) >= READ_BACK_STEPS:
             self.read_back()
 
     @torch.no_grad()
@@ -83,10 +79,11 @@ class Curves(StepCallback):
         Args:
             together: Whether all processes read back now, so that losses can be averaged over them.
         """
-        if not self.rows:
+        if not self.readings:
             return
         module = self.module
-        table = torch.stack(self.rows)
+        steps, times, rows = zip(*self.readings, strict=True)
+        table = torch.stack(rows)
         if together and module.trainer.world_size > 1:
             table[:, 0] = module.all_gather(table[:, 0].contiguous()).mean(dim=0)  # type: ignore[union-attr]
         wide = table.double().cpu()
@@ -100,7 +97,7 @@ class Curves(StepCallback):
         losses = wide[:, 0].tolist()
         limit = module.loop.settings.clip_value
         clips = bool(limit) and module.loop.settings.clip_algorithm != "value"
-        for step, at, loss, row in zip(self.steps, self.times, losses, norms, strict=True):
+        for step, at, loss, row in zip(steps, times, losses, norms, strict=True):
             figures = dict(zip(self.names, row, strict=True))
             if clips:
                 self.measured += 1
@@ -109,9 +106,9 @@ class Curves(StepCallback):
             if together:
                 self._check(loss, figures, step)
         if clips:
-            module.write({"grad_norm/clipped_share": self.clipped / self.measured}, self.steps[-1])
+            module.write({"grad_norm/clipped_share": self.clipped / self.measured}, steps[-1])
         module.results["train/loss"] = losses[-1]
-        self.rows, self.steps, self.times = [], [], []
+        self.readings = []
 
     def _check(self, loss: float, figures: dict[str, float], step: int) -> None:
         """Note the first figure that is not finite: the loss, else the gradient nearest to it."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscale.callbacks.attention_stats import stride
+from attnscale.checks import check_min
 from attnscale.task.callback import StepCallback
 from attnscale.task.groups import named_groups
 
@@ -42,8 +43,7 @@ class GradientStats(StepCallback):
         Raises:
             ValueError: If ``every`` is below 1.
         """
-        if every is not None and every < 1:
-            raise ValueError(f"callbacks.gradient_stats.every={every}: must be at least 1, or null")
+        check_min("callbacks.gradient_stats.every", every, or_else=", or null")
         self.every, self.steps_between = every, 1
         self.groups: dict[str, list[nn.Parameter]] = {}
         self.before: list[Tensor] = []

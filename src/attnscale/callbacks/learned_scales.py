@@ -9,6 +9,7 @@ Nothing is recorded for modes that learn no scale.
 import pytorch_lightning as pl
 
 from attnscale.attention import attentions
+from attnscale.callbacks.attention_stats import head_figures
 from attnscale.task.callback import TaskCallback
 
 
@@ -16,11 +17,7 @@ class LearnedScales(TaskCallback):
     """Records the learned scales before the first step and at each validation."""
 
     def __init__(self, *, per_head: bool) -> None:
-        """Choose the detail.
-
-        Args:
-            per_head: Whether each head gets points of its own.
-        """
+        """Choose whether each head gets points of its own."""
         self.per_head = per_head
 
     def write(self, step: int) -> None:
@@ -28,15 +25,9 @@ class LearnedScales(TaskCallback):
         figures: dict[str, float] = {}
         for path, attention in attentions(self.module.model).items():
             learned = attention.learned_scale()
-            if learned is None:
-                continue
-            values = learned.float().tolist()
-            figures[f"attention/{path}/learned_scale"] = sum(values) / len(values)
-            if self.per_head and len(values) > 1:
-                figures |= {
-                    f"attention/{path}/head{head}/learned_scale": value
-                    for head, value in enumerate(values)
-                }
+            if learned is not None:
+                values = {"learned_scale": learned.float().tolist()}
+                figures |= head_figures(path, values, per_head=self.per_head)
         if figures:
             self.module.write(figures, step)
 

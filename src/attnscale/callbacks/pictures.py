@@ -21,6 +21,7 @@ import torch
 from attnscale.attention import Attended, tapped
 from attnscale.attention.stats import counted_rows, predicted_std
 from attnscale.callbacks.attention_stats import AttentionStats
+from attnscale.checks import check_min
 from attnscale.task.callback import TaskCallback
 
 FOLDER = "pictures"
@@ -42,9 +43,8 @@ class Pictures(TaskCallback):
         Raises:
             ValueError: If a number is below 1.
         """
-        for name, value in (("examples", examples), ("histogram_examples", histogram_examples)):
-            if value < 1:
-                raise ValueError(f"callbacks.pictures.{name}={value}: must be at least 1")
+        check_min("callbacks.pictures.examples", examples)
+        check_min("callbacks.pictures.histogram_examples", histogram_examples)
         self.examples, self.count, self.epochs = examples, histogram_examples, set(epochs)
         self.folder = Path(FOLDER)
         self.batch: Any = None
@@ -134,8 +134,8 @@ class Pictures(TaskCallback):
 
     def draw(self) -> None:
         """Draw the pictures from the saved arrays, and hand them to the record."""
+        from attnscale.figures.attention import drawings
         from attnscale.figures.page import to_png
-        from attnscale.figures.snapshots import drawings
 
         files = {step: self.folder / f"step_{step:07d}.npz" for step in self.saved}
         for name, spec in drawings(files, self.entropies).items():

@@ -19,8 +19,7 @@ from attnscale.attention import MultiHeadAttention, Scale, attend, attentions
 from attnscale.attention.scale import CosineFixed, ScoreLayerNorm, Sqrt
 from attnscale.theory.draws import mean_of, seeded
 from attnscale.theory.initialisation import autoencoder
-from attnscale.theory.simulate import Growth
-from attnscale.theory.simulate_logits import logits_of_rows
+from attnscale.theory.simulate import Growth, logits_of_rows
 from attnscale.theory.simulate_softmax import gradient_statistics, softmax_statistics
 from attnscale.theory.tables import SHIFTED, largest_of
 

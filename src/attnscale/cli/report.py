@@ -79,7 +79,7 @@ def write(
     points: int | None = None,
 ) -> "Report":
     """Write a report and ``result.json`` into a folder."""
-    from attnscale.analysis.runs import find_runs
+    from attnscale.analysis.settings import find_runs
     from attnscale.report.page import make_report
 
     runs = find_runs(store, asked) if runs is None else runs
@@ -119,7 +119,7 @@ def run_report(composed: DictConfig) -> None:
     Raises:
         ValueError: If there is nothing of that name.
     """
-    from attnscale.analysis.runs import Asked, find_runs
+    from attnscale.analysis.settings import Asked, find_runs
 
     config = to_object(composed, ReportConfig)
     store = find_store(config.tracking.uri, project_root())
@@ -144,7 +144,7 @@ def finish(record: Record, folder: Path, experiment: str, described: str) -> str
 
     A report that fails is told in one line and breaks nothing: the runs are recorded.
     """
-    from attnscale.analysis.runs import Asked
+    from attnscale.analysis.settings import Asked
 
     try:
         asked = Asked(folder.name, (), None, experiment)

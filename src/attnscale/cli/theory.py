@@ -24,7 +24,8 @@ MIN_COUNT = 2
 MAX_VALUE = 96
 
 
-def _check(config: TheoryConfig) -> None:
+def _counts(config: TheoryConfig) -> dict[str, int]:
+    """Return how much is drawn, or refuse too little."""
     counts = {
         "n": config.n,
         "draws": config.draws,
@@ -35,6 +36,7 @@ def _check(config: TheoryConfig) -> None:
     for key, count in counts.items():
         if count < MIN_COUNT:
             raise ValueError(f"{key}={count}: must be at least {MIN_COUNT}")
+    return counts
 
 
 def _shorter(text: str) -> str:
@@ -43,7 +45,7 @@ def _shorter(text: str) -> str:
 
 def _theory(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
     config = to_object(composed, TheoryConfig)
-    _check(config)
+    _counts(config)
     store = find_store(config.tracking.uri, project_root())
     overrides = list(HydraConfig.get().overrides.task)
     tags = {"overrides": " ".join(overrides), "kind": "run", "folder": config.folder}
@@ -62,19 +64,12 @@ def _theory(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
 
 
 def _make(config: TheoryConfig, record: Record) -> Result:
-    from attnscale.claims.list import judge_all
-    from attnscale.claims.sweeps import claim_results
+    from attnscale.claims.list import claim_results, judge_all
     from attnscale.figures.page import write_page
-    from attnscale.report.theory import Effort, claims_section, make_theory
+    from attnscale.report.theory import claims_section, make_theory
 
     options = config.attention.options
-    effort = Effort(
-        draws=config.draws,
-        pairs=config.pairs,
-        replicates=config.replicates,
-        models=config.models,
-    )
-    theory = make_theory(effort, options, n=config.n, seed=config.seed)
+    theory = make_theory(options, **_counts(config), seed=config.seed)
     results = claim_results(record.store, config.results)
     settled = judge_all(theory.evidence, results)
     folder = Path(config.folder)
@@ -117,8 +112,7 @@ def _make(config: TheoryConfig, record: Record) -> Result:
 def _document(
     folder: Path, options: Mapping[str, Any], record: Record, results: Any, settled: Any
 ) -> None:
-    from attnscale.claims.document import claims_document
-    from attnscale.claims.sweeps import sweep_of
+    from attnscale.claims.list import claims_document, sweep_of
     from attnscale.report.modes import mode_figures, modes_document
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -82,10 +82,8 @@ def length_correlation(first: Sequence[str], second: Sequence[str], shift: int =
     """
     a = np.array([len(text) for text in first], dtype=float)
     b = np.array([len(text) for text in second], dtype=float)
-    if shift > 0:
-        a, b = a[:-shift], b[shift:]
-    elif shift < 0:
-        a, b = a[-shift:], b[:shift]
+    ahead, behind = max(0, shift), max(0, -shift)
+    a, b = a[behind : len(a) - ahead], b[ahead : len(b) - behind]
     if len(a) < MIN_PAIRS or a.std() == 0 or b.std() == 0:
         return None
     return float(np.corrcoef(a, b)[0, 1])

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from attnscale.checks import check_min
 from attnscale.data.batching import BlockLoader, shuffled
 from attnscale.data.module import DataModule
 
@@ -69,19 +70,13 @@ class GaussianData(DataModule):
             ValueError: If a size is below 1.
         """
         super().__init__()
-        sizes = {
-            "n_train": n_train,
-            "n_val": n_val,
-            "n_test": n_test,
-            "length": length,
-            "d_model": d_model,
-            "batch_size": batch_size,
-            "eval_batch_size": eval_batch_size,
-        }
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"data.{name}={size}: must be at least 1")
         self.n = {"train": n_train, "val": n_val, "test": n_test}
+        for split, size in self.n.items():
+            check_min(f"data.n_{split}", size)
+        check_min("data.length", length)
+        check_min("data.d_model", d_model)
+        check_min("data.batch_size", batch_size)
+        check_min("data.eval_batch_size", eval_batch_size)
         self.length, self.d_model = length, d_model
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.shuffle, self.seed = shuffle, seed

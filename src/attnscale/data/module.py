@@ -2,29 +2,29 @@
 
 A batch is whatever the task understands, with a ``loss_weight`` for this process's mean loss, so
 that the mean over processes is the mean over the whole batch. A subclass gives the loaders,
-:meth:`train_lengths` and :meth:`train_tokens`; the rest it gives where there is something to say.
+:meth:`train_lengths` and :meth:`train_tokens`; the rest it gives where there is something to say:
+:meth:`labels` wherever there are :meth:`examples`.
+
+The loaders are made of a plan, the same on each process, and of what fetches one batch: it takes
+``self._processes().part(indices)``. With ``overfit`` the plan does not depend on the epoch, and
+validation is training's loader. ``data/gaussian.py`` has all of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytorch_lightning as pl
 from torch import Tensor
 
-from attnscale.data.batching import BlockLoader, Processes
+from attnscale.data.batching import Batch, BlockLoader, Processes
 
-
-class Batch(Protocol):
-    """What every batch knows of itself."""
-
-    @property
-    def loss_weight(self) -> float:
-        """Return the weight of this process's mean loss; 1 where it has the whole batch."""
-
-
-AnyBatch = TypeVar("AnyBatch", bound=Batch)
+STATISTICS: dict[str, Callable[[npt.NDArray[np.int64]], float]] = {
+    "length_p97_5": lambda lengths: float(np.percentile(lengths, 97.5)),
+}
+"""What a scale mode may want to know of the training data: name to function of the training
+sequences' lengths in tokens, without marks of begin and end."""
 
 
 class DataModule(pl.LightningDataModule):
@@ -53,18 +53,6 @@ class DataModule(pl.LightningDataModule):
 
     # --- batches ---
 
-    def train_dataloader(self) -> BlockLoader[Any]:
-        """Return the training batches; its ``n_batches`` is that of an epoch."""
-        raise NotImplementedError
-
-    def val_dataloader(self) -> BlockLoader[Any]:
-        """Return the validation batches, each example once."""
-        raise NotImplementedError
-
-    def test_dataloader(self) -> BlockLoader[Any]:
-        """Return the test batches, each example once."""
-        raise NotImplementedError
-
     def _processes(self) -> Processes:
         trainer = self.trainer
         return (
@@ -75,8 +63,8 @@ class DataModule(pl.LightningDataModule):
         return 0 if self.trainer is None else self.trainer.current_epoch
 
     def _training_blocks(
-        self, plan: Callable[[int], Sequence[Tensor]], fetch: Callable[[Tensor], AnyBatch]
-    ) -> BlockLoader[AnyBatch]:
+        self, plan: Callable[[int], Sequence[Tensor]], fetch: Callable[[Tensor], Batch]
+    ) -> BlockLoader[Batch]:
         """Return training batches, counted as was set; ``plan`` and ``fetch`` as in BlockLoader."""
         return BlockLoader(
             plan=plan,
@@ -87,8 +75,8 @@ class DataModule(pl.LightningDataModule):
         )
 
     def _evaluation_blocks(
-        self, batches: Sequence[Tensor], fetch: Callable[[Tensor], AnyBatch]
-    ) -> BlockLoader[AnyBatch]:
+        self, batches: Sequence[Tensor], fetch: Callable[[Tensor], Batch]
+    ) -> BlockLoader[Batch]:
         """Return batches of these examples, the same in each epoch, each in a block of its own."""
         return BlockLoader(
             plan=lambda _: batches, fetch=fetch, epoch=self._epoch, block=1, limit=None
@@ -128,3 +116,22 @@ class DataModule(pl.LightningDataModule):
             count: Number of examples.
         """
         raise NotImplementedError
+
+
+def data_statistics(data: Any, names: tuple[str, ...]) -> Mapping[str, float]:
+    """Return statistics of a data module's training set.
+
+    Args:
+        data: A data module; its ``train_lengths()`` is called if there is something to measure.
+        names: Which, of :data:`STATISTICS`.
+
+    Raises:
+        ValueError: If a name is unknown.
+    """
+    unknown = [name for name in names if name not in STATISTICS]
+    if unknown:
+        raise ValueError(f"unknown statistics of the data: {', '.join(unknown)}")
+    if not names:
+        return {}
+    lengths = data.train_lengths()
+    return {name: STATISTICS[name](lengths) for name in names}

@@ -12,6 +12,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from attnscale.checks import check_choice
 from attnscale.data.corpus import find_file, read_pairs
 from attnscale.data.translation import TranslationData
 
@@ -117,8 +118,7 @@ class Multi30k(TranslationData):
             ValueError: If a choice is not allowed.
         """
         super().__init__(**rest)
-        if form not in FORMS:
-            raise ValueError(f"data.form={form}: allowed are {', '.join(FORMS)}")
+        check_choice("data.form", form, FORMS)
         for side, language in (("source", self.source), ("target", self.target)):
             if language not in ("en", "de", "fr"):
                 raise ValueError(f"data.{side}={language}: Multi30k has en, de, fr")

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from attnscale.data.batching import BlockLoader, Processes
-from attnscale.data.buckets import by_sentences, by_tokens
+from attnscale.checks import check_choice, check_min
+from attnscale.data.batching import BlockLoader, Processes, by_sentences, by_tokens
 from attnscale.data.corpus import shift_warning
 from attnscale.data.module import DataModule
 from attnscale.data.packed import FlatTokens, Packed
@@ -91,22 +91,16 @@ class TranslationData(DataModule):
         super().__init__()
         if source == target:
             raise ValueError(f"data.source={source}: is also data.target")
-        if too_long not in TOO_LONG:
-            raise ValueError(f"data.too_long={too_long}: allowed are {', '.join(TOO_LONG)}")
+        check_choice("data.too_long", too_long, TOO_LONG)
         if (batch_tokens is None) == (batch_sentences is None):
             raise ValueError(
                 f"data.batch_tokens={batch_tokens}, data.batch_sentences={batch_sentences}: "
                 "set one and leave the other null"
             )
-        sizes = {
-            "max_length": max_length,
-            "batch_tokens": batch_tokens,
-            "batch_sentences": batch_sentences,
-            "eval_batch_sentences": eval_batch_sentences,
-        }
-        for name, size in sizes.items():
-            if size is not None and size < 1:
-                raise ValueError(f"data.{name}={size}: must be at least 1")
+        check_min("data.max_length", max_length)
+        check_min("data.batch_tokens", batch_tokens)
+        check_min("data.batch_sentences", batch_sentences)
+        check_min("data.eval_batch_sentences", eval_batch_sentences)
         self.source, self.target, self.test = source, target, test
         self.preprocessing = {
             side: Preprocessing(tokenizer, lowercase, language)

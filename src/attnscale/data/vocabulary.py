@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attnscale.checks import check_choice, check_min
+
 UNKNOWN, PADDING, BEGIN, END = 0, 1, 2, 3
 SPECIALS = ("<unk>", "<pad>", "<bos>", "<eos>")
 TOKENIZERS = ("moses", "basic_english", "split", "char")
@@ -48,10 +50,7 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         """Refuse an unknown tokenizer."""
-        if self.tokenizer not in TOKENIZERS:
-            raise ValueError(
-                f"data.tokenizer={self.tokenizer}: allowed are {', '.join(TOKENIZERS)}"
-            )
+        check_choice("data.tokenizer", self.tokenizer, TOKENIZERS)
 
     def splitter(self) -> Callable[[str], list[str]]:
         """Return the function from text to tokens."""
@@ -95,20 +94,13 @@ class Vocabulary:
         self.index = {token: i for i, token in enumerate(self.tokens)}
 
     @classmethod
-    def build(cls, sentences: Iterable[Sequence[str]], *, min_frequency: int) -> "Vocabulary":
-        """Collect tokens that occur often enough, the frequent ones first."""
-        counts = Counter(token for sentence in sentences for token in sentence)
-        return cls.from_counts(counts, min_frequency=min_frequency)
-
-    @classmethod
     def from_counts(cls, counts: Counter[str], *, min_frequency: int) -> "Vocabulary":
         """Take tokens that occur often enough, the frequent ones first.
 
         Raises:
             ValueError: If ``min_frequency`` is below 1.
         """
-        if min_frequency < 1:
-            raise ValueError(f"data.min_frequency={min_frequency}: must be at least 1")
+        check_min("data.min_frequency", min_frequency)
         for special in SPECIALS:
             counts.pop(special, None)
         vocab = _torchtext().vocab.Vocab(counts, min_freq=min_frequency, specials=list(SPECIALS))

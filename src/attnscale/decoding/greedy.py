@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from attnscale.data.vocabulary import BEGIN, END, PADDING
 from attnscale.model.transformer import Transformer
 
 
@@ -12,9 +13,6 @@ def greedy(
     model: Transformer,
     source: Int[Tensor, "batch source"],
     *,
-    padding: int,
-    begin: int,
-    end: int,
     extra: int = 50,
     factor: float = 2.0,
     cached: bool = True,
@@ -26,25 +24,22 @@ def greedy(
     Args:
         model: In evaluation mode.
         source: Source tokens, padded at the end.
-        padding: Number of the padding token.
-        begin: Number of the token that starts a sentence.
-        end: Number of the token that ends one.
         extra: A translation is cut at ``factor`` × source length + ``extra`` tokens, and at the
             model's number of positions.
         factor: See ``extra``.
         cached: False recomputes everything at each step, for comparison.
 
     Returns:
-        For each sentence its tokens, without ``begin``, with ``end`` unless it was cut.
+        For each sentence its tokens, without BEGIN, with END unless it was cut.
     """
-    keep = (source != padding)[:, None, None, :]
+    keep = (source != PADDING)[:, None, None, :]
     memory = model.encode(source, keep)
     lengths = keep.sum(dim=-1).flatten()
     limits = (lengths * factor + extra).long().clamp(max=model.target_embedding.max_length - 1)
     caches = model.new_caches() if cached else None
     sentences: list[list[int]] = [[] for _ in range(len(source))]
     rows = torch.arange(len(source), device=source.device)
-    tokens = torch.full((len(source), 1), begin, dtype=torch.long, device=source.device)
+    tokens = torch.full((len(source), 1), BEGIN, dtype=torch.long, device=source.device)
     step = 0
     while len(rows):
         inputs = tokens[:, -1:] if cached else tokens
@@ -53,7 +48,7 @@ def greedy(
         for row, token in zip(rows.tolist(), newest.tolist(), strict=True):
             sentences[row].append(token)
         step += 1
-        open_ended = (newest != end) & (step < limits[rows])
+        open_ended = (newest != END) & (step < limits[rows])
         tokens = torch.cat([tokens, newest[:, None]], dim=1)
         if not bool(open_ended.all()):
             stay = open_ended.nonzero().flatten()

@@ -15,8 +15,7 @@ from attnscale.attention import MultiHeadAttention, ScaleFactory, choose_scale
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
-from attnscale.data.module import DataModule
-from attnscale.data.statistics import data_statistics
+from attnscale.data.module import DataModule, data_statistics
 from attnscale.experiment.checkpoints import Checkpoint, load_checkpoint
 from attnscale.experiment.processes import processes_wanted
 from attnscale.experiment.trainer import check_trainer_keys, make_trainer

@@ -11,7 +11,7 @@ from attnscale.config.app_schema import EvaluateConfig
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
-from attnscale.data.vocabulary import BEGIN, END, PADDING, Preprocessing, Vocabulary
+from attnscale.data.vocabulary import END, PADDING, Preprocessing, Vocabulary
 from attnscale.decoding.greedy import greedy
 from attnscale.experiment.assemble import make_model, scale_factory
 from attnscale.experiment.checkpoints import load_checkpoint
@@ -67,7 +67,7 @@ class Translator:
         padded = torch.tensor(
             [n + [PADDING] * (width - len(n)) for n in numbers], device=self.device
         )
-        translations = greedy(self.model, padded, padding=PADDING, begin=BEGIN, end=END)
+        translations = greedy(self.model, padded)
         for row, sentence in zip(rows, translations, strict=True):
             result[row] = self.join(self.target.decode(sentence))
         return result

@@ -1,4 +1,4 @@
-"""Charts of metrics over training, from plain rows: of settings with their seeds, and of runs."""
+"""Charts of settings and of runs, from plain rows: over training, and over what was swept."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from attnscale.figures.chart import (
     Spec,
     data,
     nominal,
+    ordinal,
     panels,
     quantitative,
     rounded,
@@ -150,16 +151,13 @@ def growth(rows: Rows) -> Spec:
     return top(panels(rows, "path", draw, columns=2), RUNS)
 
 
-def run_curves(
-    curves: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], title: str, *, columns: int = 2
-) -> Spec:
+def run_curves(curves: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], title: str) -> Spec:
     """Draw a panel per metric with a line per run, on logarithmic axes.
 
     Args:
         curves: Metric name to (run name to its curve); points that are not finite and positive are
             left out, a logarithmic axis has no place for them.
         title: Title of the whole figure.
-        columns: Panels side by side.
 
     Raises:
         ValueError: If there is nothing to draw.
@@ -190,5 +188,78 @@ def run_curves(
     def draw(group: Rows) -> Spec:
         return {"data": data(group), **line}
 
-    body = panels(rows, "metric", draw, columns=columns)
+    body = panels(rows, "metric", draw, columns=2)
     return top({"title": {"text": title, "anchor": "start"}, **body}, RUNS)
+
+
+def against(rows: Rows, x_title: str, *, log_y: bool) -> Spec:
+    """Draw loss against a swept number, a line per other setting, seeds as bars.
+
+    Args:
+        rows: ``group``, ``x``, ``value``, ``low``, ``high``; None where a run diverged.
+        x_title: Title of the axis.
+        log_y: Whether the loss has a logarithmic axis.
+    """
+    points = [row for row in rows if row["value"] is not None]
+    positive = all(row["x"] > 0 for row in points)
+    x_scale = {**LOG, "padding": 20} if positive else {"zero": False}
+    y_scale = LOG if log_y else {"zero": False}
+    numbers = {"format": "~g"}
+    loss = quantitative("value", title="best validation loss", scale=y_scale, axis=numbers)
+    body = {
+        "data": data(rounded(points)),
+        "width": 620,
+        "height": 260,
+        "encoding": {
+            "x": quantitative("x", title=x_title, scale=x_scale, axis=numbers),
+            "color": nominal("group", title=None),
+        },
+        "layer": [
+            {
+                "mark": "rule",
+                "encoding": {
+                    "y": quantitative("low", title="", scale=y_scale),
+                    "y2": {"field": "high"},
+                },
+            },
+            {"mark": {"type": "line", "point": True}, "encoding": {"y": loss}},
+        ],
+    }
+    return top(body, RUNS)
+
+
+def heat(rows: Rows, x_title: str, y_title: str) -> Spec:
+    """Draw loss over two swept numbers, a panel per other setting.
+
+    Args:
+        rows: ``group``, ``x``, ``y``, ``value`` (None where runs diverged).
+        x_title: Title of the horizontal axis.
+        y_title: Title of the vertical axis.
+    """
+    colors = {"scheme": "viridis", "reverse": True}
+    cells = {
+        "width": {"step": 64},
+        "height": {"step": 34},
+        "encoding": {
+            "x": ordinal("x", title=x_title),
+            "y": ordinal("y", title=y_title, sort="descending"),
+        },
+        "layer": [
+            {
+                "mark": "rect",
+                "encoding": {"color": quantitative("value", title="best val loss", scale=colors)},
+            },
+            {
+                "mark": {"type": "text", "fontSize": 11},
+                "encoding": {
+                    "text": quantitative("value", format=".3g"),
+                    "color": {"value": "#d11507"},
+                },
+            },
+        ],
+    }
+
+    def draw(group: Rows) -> Spec:
+        return {"data": data(rounded(group)), **cells}
+
+    return top(panels(rows, "group", draw, columns=3), RUNS)

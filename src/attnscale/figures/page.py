@@ -8,7 +8,7 @@ sentences of people are shown as they are, never taken for HTML.
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -51,7 +51,7 @@ class Figure:
     """A figure.
 
     Attributes:
-        name: Name of its PNG file, without the ending.
+        name: Name of its PNG file, without the ending; no other figure of the page has it.
         spec: Vega-Lite.
         caption: What it shows.
     """
@@ -70,6 +70,27 @@ class Section:
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
+
+
+def table_of(name: str, rows: Sequence[Mapping[str, Any]], caption: str) -> Table:
+    """Return a table with the columns of the first row; rows have the same keys."""
+    columns = list(rows[0]) if rows else []
+    return Table(
+        name=name,
+        columns=columns,
+        rows=[[row[column] for column in columns] for row in rows],
+        caption=caption,
+    )
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table in Markdown; a bar in a cell is escaped."""
+
+    def line(cells: Sequence[object]) -> str:
+        texts = ["" if cell is None else str(cell) for cell in cells]
+        return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+
+    return "\n".join([line(columns), "|" + "---|" * len(columns), *map(line, rows)])
 
 
 def cell_text(value: Any) -> str:
@@ -151,8 +172,6 @@ def write_page(
     title: str,
     lead: Sequence[str],
     sections: Sequence[Section],
-    file: str = "index.html",
-    draw: Callable[[Spec], bytes] | None = None,
 ) -> Path:
     """Write a page, its figures as PNG and its tables as CSV, into a folder.
 
@@ -161,8 +180,6 @@ def write_page(
         title: Heading.
         lead: Paragraphs under the heading.
         sections: The page's parts. Names of figures and of tables must differ.
-        file: Name of the page.
-        draw: Specification to PNG; vl-convert if not given.
 
     Returns:
         Path of the page.
@@ -178,10 +195,10 @@ def write_page(
             raise ValueError(f"names occur twice: {', '.join(duplicates)}")
     folder.mkdir(parents=True, exist_ok=True)
     for figure in figures:
-        (folder / f"{figure.name}.png").write_bytes((draw or to_png)(figure.spec))
+        (folder / f"{figure.name}.png").write_bytes(to_png(figure.spec))
     for table in tables:
         write_csv(table, folder / f"{table.name}.csv")
-    path = folder / file
+    path = folder / "index.html"
     path.write_text(page_html(title, lead, sections), encoding="utf-8")
     return path
 

@@ -1,15 +1,6 @@
 """Charts of what theory predicts, from plain rows."""
 
-from attnscale.figures.chart import (
-    Rows,
-    Spec,
-    data,
-    nominal,
-    ordinal,
-    panels,
-    quantitative,
-    top,
-)
+from attnscale.figures.chart import Rows, Spec, data, nominal, ordinal, panels, quantitative, top
 
 MEASURED, PREDICTED = "#0b5cad", "#c2410c"
 CONFIG: Spec = {

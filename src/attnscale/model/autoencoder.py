@@ -9,11 +9,12 @@ feed-forward network.
 
 from typing import cast
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnscale.attention import AttentionMaker, MultiHeadAttention
-from attnscale.model.layers import NORMS, FeedForward, Residual, check_choice, initialise
+from attnscale.checks import check_choice, check_min
+from attnscale.model.layers import NORMS, FeedForward, Residual, initialise
 
 
 class AutoencoderLayer(nn.Module):
@@ -36,12 +37,10 @@ class AutoencoderLayer(nn.Module):
             self.feed_forward_residual = Residual(attention.d_model, norm=norm, residual=residual)
 
     def forward(
-        self,
-        x: Float[Tensor, "batch position d_model"],
-        keep: Bool[Tensor, "batch 1 1 position"] | None = None,
+        self, x: Float[Tensor, "batch position d_model"]
     ) -> Float[Tensor, "batch position d_model"]:
         """Apply attention, then the feed-forward network."""
-        x = self.attention_residual(x, lambda inner: self.attention(inner, keep=keep))
+        x = self.attention_residual(x, self.attention)
         if self.feed_forward is None:
             return x
         return cast(Tensor, self.feed_forward_residual(x, self.feed_forward))
@@ -88,8 +87,7 @@ class AttentionAutoencoder(nn.Module):
         """
         super().__init__()
         check_choice("model.norm", norm, NORMS)
-        if n_layers < 1:
-            raise ValueError(f"model.n_layers={n_layers}: must be at least 1")
+        check_min("model.n_layers", n_layers)
         self.layers = nn.ModuleList(
             AutoencoderLayer(
                 attention=attention(
@@ -111,11 +109,9 @@ class AttentionAutoencoder(nn.Module):
         initialise(self, init)
 
     def forward(
-        self,
-        x: Float[Tensor, "batch position d_model"],
-        keep: Bool[Tensor, "batch 1 1 position"] | None = None,
+        self, x: Float[Tensor, "batch position d_model"]
     ) -> Float[Tensor, "batch position d_model"]:
-        """Reconstruct ``x``; positions that ``keep`` hides are not attended."""
+        """Reconstruct ``x``."""
         for layer in self.layers:
-            x = layer(x, keep)
+            x = layer(x)
         return x

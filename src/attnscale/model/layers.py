@@ -1,27 +1,19 @@
-"""What the models share: initialisation, residual connections and the feed-forward network."""
+"""What the models share: initialisation, residual connections, feed-forward network, embeddings."""
 
 import math
 from collections.abc import Callable
 from typing import cast
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnscale.attention import Dropout, MultiHeadAttention
+from attnscale.checks import check_choice, check_min
 
 INITS = ("torch", "xavier", "kaiming", "unit")
 NORMS = ("none", "pre", "post")
-
-
-def check_choice(key: str, value: str, allowed: tuple[str, ...]) -> str:
-    """Return ``value`` if it is one of ``allowed``.
-
-    Raises:
-        ValueError: Naming the config key, the value and what is allowed.
-    """
-    if value not in allowed:
-        raise ValueError(f"{key}={value}: allowed are {', '.join(allowed)}")
-    return value
+POSITIONS = ("sinusoidal", "learned")
 
 
 def initialise(module: nn.Module, init: str) -> None:
@@ -91,8 +83,7 @@ class FeedForward(nn.Module):
             ValueError: If ``d_hidden`` is below 1.
         """
         super().__init__()
-        if d_hidden < 1:
-            raise ValueError(f"model.feed_forward={d_hidden}: must be at least 1, or null for none")
+        check_min("model.feed_forward", d_hidden, or_else=", or null for none")
         self.inner = nn.Linear(d_model, d_hidden)
         self.outer = nn.Linear(d_hidden, d_model)
         self.dropout = Dropout(dropout)
@@ -102,3 +93,69 @@ class FeedForward(nn.Module):
     ) -> Float[Tensor, "batch position d_model"]:
         """Apply the network to each position."""
         return cast(Tensor, self.outer(self.dropout(self.inner(x).relu())))
+
+
+class Embedding(nn.Module):
+    """Token and position embeddings, added; Vaswani et al. 2017, sections 3.4 and 3.5."""
+
+    def __init__(
+        self,
+        *,
+        size: int,
+        d_model: int,
+        positions: str,
+        max_length: int,
+        scaled: bool,
+        dropout: float,
+    ) -> None:
+        """Create the tables.
+
+        Args:
+            size: Number of tokens.
+            d_model: Size of a vector.
+            positions: "sinusoidal" or "learned".
+            max_length: Number of positions.
+            scaled: Whether token embeddings are multiplied by √d_model.
+            dropout: Dropout of the sum.
+        """
+        super().__init__()
+        check_choice("model.positions", positions, POSITIONS)
+        self.token = nn.Embedding(size, d_model)
+        self.factor = math.sqrt(d_model) if scaled else 1.0
+        self.dropout = Dropout(dropout)
+        self.max_length = max_length
+        if positions == "learned":
+            self.position = nn.Parameter(
+                torch.empty(max_length, d_model).normal_(std=d_model**-0.5)
+            )
+        else:
+            self.register_buffer("position", sinusoids(max_length, d_model), persistent=False)
+
+    def forward(
+        self, tokens: Int[Tensor, "batch position"], first: int = 0
+    ) -> Float[Tensor, "batch position d_model"]:
+        """Embed tokens that stand at positions ``first``, ``first`` + 1 and so on.
+
+        Raises:
+            ValueError: If a sentence is longer than the table of positions.
+        """
+        end = first + tokens.shape[1]
+        if end > self.max_length:
+            raise ValueError(
+                f"model.max_length={self.max_length}: a sentence of {end} tokens is too long; "
+                "raise it, or lower data.max_length"
+            )
+        vectors = self.token(tokens) * self.factor + self.position[first:end]
+        return cast(Tensor, self.dropout(vectors))
+
+
+def sinusoids(length: int, d_model: int) -> Float[Tensor, "length d_model"]:
+    """Return sin(t / 10000^(2i/d)), cos(…) alternating; Vaswani et al. 2017, section 3.5."""
+    position = torch.arange(length, dtype=torch.float64)[:, None]
+    rate = torch.exp(
+        -math.log(10000.0) * torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
+    )
+    table = torch.zeros(length, d_model, dtype=torch.float64)
+    table[:, 0::2] = (position * rate).sin()
+    table[:, 1::2] = (position * rate).cos()[:, : d_model // 2]
+    return table.float()

@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from attnscale.attention import attentions, name_of
+from attnscale.checks import check_choice
 
 SIGMA_REPARAM = ("none", "qk", "all")
 
@@ -54,9 +55,7 @@ def reparametrise(model: nn.Module, which: str) -> None:
     Raises:
         ValueError: For another word, or if a mode's optimizer factors would lose their meaning.
     """
-    if which not in SIGMA_REPARAM:
-        allowed = ", ".join(SIGMA_REPARAM)
-        raise ValueError(f"attention.sigma_reparam={which}: allowed are {allowed}")
+    check_choice("attention.sigma_reparam", which, SIGMA_REPARAM)
     if which == "none":
         return
     attending = attentions(model).values()

@@ -5,14 +5,15 @@ the end of each stack) instead of after it, learned positions, the scale of atte
 free of d_model / n_heads, no tied embeddings unless asked for.
 """
 
+from functools import partial
 from typing import cast
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attnscale.attention import AttentionMaker, KeyValueCache, MultiHeadAttention
-from attnscale.model.embedding import Embedding
-from attnscale.model.layers import FeedForward, Residual, check_choice, initialise
+from attnscale.attention import AttentionMaker, KeyValueCache
+from attnscale.checks import check_choice, check_min
+from attnscale.model.layers import Embedding, FeedForward, Residual, initialise
 
 STACK_NORMS = ("pre", "post")
 
@@ -25,41 +26,24 @@ class TransformerLayer(nn.Module):
         *,
         attention: AttentionMaker,
         d_model: int,
-        d_k: int,
-        d_v: int,
-        n_heads: int,
         feed_forward: int,
         norm: str,
-        bias: bool,
         dropout: float,
-        attention_dropout: float,
         decoder: bool,
     ) -> None:
-        """Create the sublayers."""
+        """Create the sublayers; ``attention`` lacks but the sides of queries and keys."""
         super().__init__()
         self.decoder = decoder
-
-        def make(queries: str, keys: str) -> MultiHeadAttention:
-            return attention(
-                d_model=d_model,
-                n_heads=n_heads,
-                d_k=d_k,
-                d_v=d_v,
-                bias=bias,
-                dropout=attention_dropout,
-                queries=queries,
-                keys=keys,
-            )
 
         def residual() -> Residual:
             return Residual(d_model, norm=norm, dropout=dropout)
 
         # Named "self" and "cross", so that a metric reads attention/encoder.0.self/...
         side = "target" if decoder else "source"
-        self.add_module("self", make(side, side))
+        self.add_module("self", attention(queries=side, keys=side))
         self.self_residual = residual()
         if decoder:
-            self.cross = make("target", "source")
+            self.cross = attention(queries="target", keys="source")
             self.cross_residual = residual()
         self.feed_forward = FeedForward(d_model=d_model, d_hidden=feed_forward, dropout=dropout)
         self.feed_forward_residual = residual()
@@ -138,42 +122,36 @@ class Transformer(nn.Module):
         """
         super().__init__()
         check_choice("model.norm", norm, STACK_NORMS)
-        if n_layers < 1:
-            raise ValueError(f"model.n_layers={n_layers}: must be at least 1")
-        if d_model < 1:
-            raise ValueError(f"model.d_model={d_model}: must be at least 1")
-
-        def embedding(size: int) -> Embedding:
-            return Embedding(
-                size=size,
+        check_min("model.n_layers", n_layers)
+        check_min("model.d_model", d_model)
+        embedding = partial(
+            Embedding,
+            d_model=d_model,
+            positions=positions,
+            max_length=max_length,
+            scaled=scaled_embeddings,
+            dropout=dropout,
+        )
+        layer = partial(
+            TransformerLayer,
+            attention=partial(
+                attention,
                 d_model=d_model,
-                positions=positions,
-                max_length=max_length,
-                scaled=scaled_embeddings,
-                dropout=dropout,
-            )
-
-        def stack(*, decoder: bool) -> nn.ModuleList:
-            return nn.ModuleList(
-                TransformerLayer(
-                    attention=attention,
-                    d_model=d_model,
-                    d_k=d_k,
-                    d_v=d_k if d_v is None else d_v,
-                    n_heads=n_heads,
-                    feed_forward=feed_forward,
-                    norm=norm,
-                    bias=bias,
-                    dropout=dropout,
-                    attention_dropout=dropout if attention_dropout is None else attention_dropout,
-                    decoder=decoder,
-                )
-                for _ in range(n_layers)
-            )
-
-        self.source_embedding = embedding(source_size)
-        self.target_embedding = embedding(target_size)
-        self.encoder, self.decoder = stack(decoder=False), stack(decoder=True)
+                n_heads=n_heads,
+                d_k=d_k,
+                d_v=d_k if d_v is None else d_v,
+                bias=bias,
+                dropout=dropout if attention_dropout is None else attention_dropout,
+            ),
+            d_model=d_model,
+            feed_forward=feed_forward,
+            norm=norm,
+            dropout=dropout,
+        )
+        self.source_embedding = embedding(size=source_size)
+        self.target_embedding = embedding(size=target_size)
+        self.encoder = nn.ModuleList(layer(decoder=False) for _ in range(n_layers))
+        self.decoder = nn.ModuleList(layer(decoder=True) for _ in range(n_layers))
         pre = norm == "pre"
         self.encoder_norm = nn.LayerNorm(d_model) if pre else nn.Identity()
         self.decoder_norm = nn.LayerNorm(d_model) if pre else nn.Identity()
@@ -204,18 +182,17 @@ class Transformer(nn.Module):
         memory: Float[Tensor, "batch source d_model"],
         memory_keep: Bool[Tensor, "batch 1 1 source"],
         *,
-        keep: Bool[Tensor, "batch 1 1 target"] | None = None,
         caches: list[tuple[KeyValueCache, KeyValueCache]] | None = None,
         first: int = 0,
     ) -> Float[Tensor, "batch target d_model"]:
         """Return what the output layer reads at each target position.
 
+        The target's padding is at its end: the causal mask hides it from all real positions.
+
         Args:
             target: Target tokens so far; with ``caches``, the new ones only.
             memory: What :meth:`encode` returned.
             memory_keep: False on the source's padding.
-            keep: False on the target's padding. Padding at the end needs none: the causal mask
-                hides it from all real positions.
             caches: From :meth:`new_caches`, for decoding step by step.
             first: Position of the first of ``target``.
         """
@@ -223,7 +200,6 @@ class Transformer(nn.Module):
         for number, layer in enumerate(self.decoder):
             x = layer(
                 x,
-                keep=keep,
                 memory=memory,
                 memory_keep=memory_keep,
                 caches=None if caches is None else caches[number],
@@ -232,7 +208,7 @@ class Transformer(nn.Module):
 
     def new_caches(self) -> list[tuple[KeyValueCache, KeyValueCache]]:
         """Return empty caches for decoding step by step."""
-        return [(KeyValueCache(grows=True), KeyValueCache(grows=False)) for _ in self.decoder]
+        return [(KeyValueCache(), KeyValueCache()) for _ in self.decoder]
 
     def forward(
         self, source: Int[Tensor, "batch source"], target: Int[Tensor, "batch target"], padding: int

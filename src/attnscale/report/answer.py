@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from attnscale.analysis.comparison import LEVEL, compare, more_often, verdict, verdict_in_words
-from attnscale.analysis.runs import OBJECTIVE
 from attnscale.analysis.settings import Grid, Setting, short
 from attnscale.analysis.tuning import arms, at_best
 from attnscale.report.comparisons import Comparison, compare_arms, compare_settings, partner
+from attnscale.tracking.runs import OBJECTIVE
 
 MAX_NAMED = 6
 """Settings that one sentence names."""
@@ -211,7 +211,7 @@ def _headline(
     if rivals:
         return min(rivals, key=lambda c: c.difference.value)
     rival = min((s for s in bests if s is not lowest), key=lambda setting: setting.mean_loss)
-    return Comparison(lowest, rival, compare(lowest.losses, rival.losses, LEVEL))
+    return Comparison(lowest, rival, compare(lowest.losses, rival.losses))
 
 
 def _objection(lowest: Setting, headline: Comparison) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from attnscale.analysis.comparison import LEVEL, Difference, as_family, compare
+from attnscale.analysis.comparison import Difference, as_family, compare
 from attnscale.analysis.margin import CONTROL, Margin, make_margin
 from attnscale.analysis.progress import Speed, speeds
 from attnscale.analysis.settings import SCALE, Grid, Setting
@@ -64,7 +64,7 @@ def _as_family(comparisons: Sequence[Comparison]) -> list[Comparison]:
     return [replace(c, difference=d) for c, d in zip(comparisons, differences, strict=True)]
 
 
-def compare_settings(grid: Grid, level: float = LEVEL) -> list[Comparison]:
+def compare_settings(grid: Grid) -> list[Comparison]:
     """Compare every setting that has results with its reference, all as one family."""
     comparisons = []
     for setting in grid.settings:
@@ -73,12 +73,12 @@ def compare_settings(grid: Grid, level: float = LEVEL) -> list[Comparison]:
             continue
         margin = _margin(reference, grid)
         delta = None if margin is None else margin.value
-        difference = compare(setting.losses, reference.losses, level, margin=delta)
+        difference = compare(setting.losses, reference.losses, margin=delta)
         comparisons.append(Comparison(setting, reference, difference, margin))
     return _as_family(comparisons)
 
 
-def compare_arms(grid: Grid, level: float = LEVEL) -> list[Comparison]:
+def compare_arms(grid: Grid) -> list[Comparison]:
     """Compare every arm with its reference, each at its best, all as one family."""
     comparisons, every = [], arms(grid.settings)
     for arm in every:
@@ -88,6 +88,6 @@ def compare_arms(grid: Grid, level: float = LEVEL) -> list[Comparison]:
             continue
         margin = _margin(pair.b, grid)
         delta = None if margin is None else margin.value
-        difference = compare(pair.values_a, pair.values_b, level, margin=delta)
+        difference = compare(pair.values_a, pair.values_b, margin=delta)
         comparisons.append(Comparison(pair.a, pair.b, difference, margin, pair.split))
     return _as_family(comparisons)

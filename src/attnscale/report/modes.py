@@ -1,15 +1,18 @@
 """The generated document of the scale modes, docs/modes.md, and what was measured for it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from attnscale.analysis.estimate import between
 from attnscale.analysis.rates import Runs
-from attnscale.analysis.tables import markdown_table
 from attnscale.attention import SCALES, Scale
+from attnscale.figures.page import markdown_table
 from attnscale.theory.initialisation import mode_std
 from attnscale.tracking.history import History
 from attnscale.tracking.store import Store
+
+Figures = tuple[str, float | None, float | None]
+"""Of a mode: standard deviation of the logits at the start, with its interval; milliseconds of a
+step, and its time ÷ that of sqrt, None if they were not measured."""
 
 BENCHMARKS = "benchmarks"
 """MLflow experiment of the project's own timings."""
@@ -31,21 +34,6 @@ LEFT_OUT = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModeFigures:
-    """What was measured of one mode.
-
-    Attributes:
-        start: Standard deviation of the logits at the start, with its interval, as text.
-        cost: Time of a step ÷ that of sqrt, or None if it was not measured.
-        milliseconds: Time of a step, likewise.
-    """
-
-    start: str
-    cost: float | None = None
-    milliseconds: float | None = None
-
-
 def kind(mode: type[Scale]) -> str:
     """Return what sort of function a mode has."""
     if not mode.is_softmax:
@@ -64,7 +52,7 @@ def registry_table(options: Mapping[str, Mapping[str, float]]) -> str:
 
 def modes_document(
     options: Mapping[str, Mapping[str, float]],
-    figures: Mapping[str, ModeFigures],
+    figures: Mapping[str, Figures],
     runs: Runs,
 ) -> str:
     """Return docs/modes.md.
@@ -74,24 +62,15 @@ def modes_document(
         figures: What was measured, by mode.
         runs: Runs of ``experiment=scale_modes``; empty if it was not run.
     """
-
-    def text(value: float | None, digits: str) -> str | None:
-        return None if value is None else format(value, digits)
-
     by_scale = {run.scale: run for run in runs}
     rows = []
     for name in SCALES:
-        measured, run = figures.get(name), by_scale.get(name)
-        rows.append(
-            [
-                f"`{name}`",
-                None if measured is None else measured.start,
-                None if measured is None else text(measured.milliseconds, ".1f"),
-                None if measured is None else text(measured.cost, ".2f"),
-                None if run is None else text(run.loss, ".4f"),
-                None if run is None else text(run.value("test/bleu"), ".2f"),
-            ]
-        )
+        run = by_scale.get(name)
+        loss, bleu = (None, None) if run is None else (run.loss, run.value("test/bleu"))
+        start, milliseconds, ratio = figures.get(name, (None, None, None))
+        figured = ((milliseconds, ".1f"), (ratio, ".2f"), (loss, ".4f"), (bleu, ".2f"))
+        texts = (None if value is None else format(value, digits) for value, digits in figured)
+        rows.append([f"`{name}`", start, *texts])
     columns = ["mode", "initial deviation", "ms/step", "÷ sqrt", "best val loss", "test BLEU"]
     left_out = [[name, reason] for name, reason in LEFT_OUT.items()]
     return f"""# Scale modes
@@ -127,20 +106,18 @@ modes in turn, medians (`python -m benchmarks.modes`). Loss and BLEU:
 """
 
 
-def mode_figures(
-    store: Store, options: Mapping[str, Mapping[str, float]]
-) -> dict[str, ModeFigures]:
+def mode_figures(store: Store, options: Mapping[str, Mapping[str, float]]) -> dict[str, Figures]:
     """Measure every mode's initial deviation, and read what a step costs if it was timed."""
     timings = History(store, BENCHMARKS)
-    costs, times = (
+    times, ratios = (
         timings.newest_values("kind", "mode_cost", f"bench/{name}")
-        for name in ("step_ratio", "step_ms")
+        for name in ("step_ms", "step_ratio")
     )
     return {
-        name: ModeFigures(
-            start=between(mode_std(name, options.get(name, {}), seeds=8, seed=0)),
-            cost=costs.get(name),
-            milliseconds=times.get(name),
+        name: (
+            between(mode_std(name, options.get(name, {}), seeds=8, seed=0)),
+            times.get(name),
+            ratios.get(name),
         )
         for name in SCALES
     }

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from attnscale.analysis.curves import MAX_POINTS
-from attnscale.analysis.runs import Run
 from attnscale.analysis.settings import Grid, make_grid
-from attnscale.figures.page import Figure, Section, Table, write_page
-from attnscale.report import provenance, translations
+from attnscale.figures.page import Section, Table, write_page
+from attnscale.report import gallery, provenance, translations
 from attnscale.report.answer import Answer, make_answer
-from attnscale.report.gallery import pictures
 from attnscale.report.sections import curve_section, mechanism_section, swept_section
 from attnscale.report.summary import failures, summary
 from attnscale.tracking.history import History
+from attnscale.tracking.runs import Run
 
 MAX_CURVES = 24
 """Settings that are drawn as curves; of more, the best ones are."""
@@ -40,11 +39,10 @@ class Report:
     result: dict[str, Any]
 
 
-def shown_settings(grid: Grid) -> Grid:
+def drawn_settings(grid: Grid) -> Grid:
     """Return the grid with the settings that curves are drawn of: all, or the best."""
     if len(grid.settings) <= MAX_CURVES:
         return grid
-
     best = sorted(grid.settings, key=lambda setting: setting.mean_loss)[:MAX_CURVES]
     return dataclasses.replace(grid, settings=tuple(s for s in grid.settings if s in best))
 
@@ -95,67 +93,55 @@ def make_report(
     grid = make_grid(runs)
     answer = make_answer(grid)
     columns, rows = summary(grid, answer)
-    shown = shown_settings(grid)
+    drawn = drawn_settings(grid)
+    text = f"Curves are drawn of the best {MAX_CURVES} of {len(grid.settings)} settings."
+    tables = [
+        Table(
+            name="settings",
+            columns=columns,
+            rows=rows,
+            caption="A row per setting: mean ± standard deviation over seeds; the last columns are "
+            "means over attentions at the end",
+        )
+    ]
+    without_result = failures(grid)
+    if without_result:
+        tables.append(
+            Table(
+                name="not_finished",
+                columns=("setting", "seed", "state", "reason", "run"),
+                rows=without_result,
+                caption="Runs that have no result",
+            )
+        )
+    arrays = folder / "arrays"
     sections = [
         Section(
             title="Table",
-            text=()
-            if len(shown.settings) == len(grid.settings)
-            else (f"Curves are drawn of the best {MAX_CURVES} of {len(grid.settings)} settings.",),
-            tables=(
-                Table(
-                    name="settings",
-                    columns=columns,
-                    rows=rows,
-                    caption="A row per setting: mean ± standard deviation over seeds; the last "
-                    "columns are means over attentions at the end",
-                ),
-                *(
-                    [
-                        Table(
-                            name="not_finished",
-                            columns=("setting", "seed", "state", "reason", "run"),
-                            rows=failures(grid),
-                            caption="Runs that have no result",
-                        )
-                    ]
-                    if failures(grid)
-                    else []
-                ),
-            ),
+            text=() if drawn is grid else (text,),
+            tables=tables,
             notes=provenance.confounds(grid),
         ),
-        curve_section(shown, points),
-        mechanism_section(shown, points),
+        curve_section(drawn, points),
+        mechanism_section(drawn, points),
+        gallery.section(drawn, history, arrays),
+        translations.section(answer.comparisons, history, arrays),
+        swept_section(grid),
+        _origin(grid),
     ]
-    gallery = pictures(shown, history, folder / "arrays")
-    if gallery:
-        captions = {
-            "maps": "The same example under each setting, first seed.",
-            "histograms": "Logits at the start and at the end over the predicted density.",
-        }
-        sections.append(
-            Section(
-                title="Attention",
-                figures=[
-                    Figure(name=f"attention_{name}", spec=spec, caption=captions[name])
-                    for name, spec in gallery.items()
-                ],
-            )
-        )
-    translated = translations.section(answer.comparisons, history, folder / "arrays")
-    if translated is not None:
-        sections.append(translated)
-    swept = swept_section(grid)
-    if swept is not None:
-        sections.append(swept)
-    facts = provenance.table(grid)
-    sections.append(
-        Section(
-            title="Where this comes from",
-            text=provenance.warnings(grid) or ("All runs: one commit, one machine, one data set.",),
-            tables=(Table(name="provenance", columns=facts[0], rows=facts[1]),),
-        )
+    page = write_page(
+        folder,
+        title=title,
+        lead=[*answer.sentences],
+        sections=[section for section in sections if section is not None],
     )
-    page = write_page(folder, title=title, lead=[*answer.sentences], sections=sections)
     return Report(page, answer, columns, rows, _result(grid, answer, columns, rows))
+
+
+def _origin(grid: Grid) -> Section:
+    facts, values = provenance.table(grid)
+    return Section(
+        title="Where this comes from",
+        text=provenance.warnings(grid) or ("All runs: one commit, one machine, one data set.",),
+        tables=(Table(name="provenance", columns=facts, rows=values),),
+    )

@@ -1,16 +1,24 @@
-"""The parts of a report: curves, mechanism, what was swept."""
+"""The parts of a report: curves, mechanism, what was swept.
 
+Each is a function from the grid of runs to a section, which has its place in ``page.py``; where
+there is nothing to show, it returns None or says so. A figure has its rows beside it as a table.
+
+Mechanism is through what the scale works: entropy, live rows, spread of the logits, and the growth
+of the scores, by its exponent: the slope of ln score_std_row over ln d_k, everything else equal. ½
+says that q and k are independent, 1 that they are aligned.
+"""
+
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from attnscale.analysis.curves import EARLY_STEPS, joined
+from attnscale.analysis.curves import EARLY_STEPS, growth_exponent, joined, thinned
+from attnscale.analysis.estimate import estimate
 from attnscale.analysis.rates import rate_rows
-from attnscale.analysis.runs import OBJECTIVE, Run
-from attnscale.analysis.settings import D_K, LR, SCALE, Grid, short_names
-from attnscale.analysis.tables import table_of
+from attnscale.analysis.settings import D_K, LR, SCALE, Grid, Setting, is_number, short_names
 from attnscale.figures import curves as charts
-from attnscale.figures import sweeps
-from attnscale.figures.page import Figure, Section, Table
-from attnscale.report import mechanism
+from attnscale.figures.page import Figure, Section, Table, table_of
+from attnscale.tracking.runs import OBJECTIVE, Run
 
 CURVES = {
     "train/loss": ("training loss", True),
@@ -26,6 +34,15 @@ NORMS = {
     "grad_norm/k": "k",
     "grad_norm/v": "v",
 }
+STATISTICS = {
+    "entropy_norm": "entropy ÷ ln n",
+    "live_rows": "live rows",
+    "logit_std_row": "logit std within rows",
+}
+SCORE = "score_std_row"
+MAX_PATHS = 6
+MAX_PANEL_POINTS = 100
+"""Of a line in a small panel."""
 
 
 def curve_section(grid: Grid, max_points: int) -> Section:
@@ -69,17 +86,97 @@ def curve_section(grid: Grid, max_points: int) -> Section:
     return Section(title="Curves", figures=figures, tables=tables)
 
 
+def paths_of(grid: Grid) -> list[str]:
+    """Return the attentions that the runs have statistics of, in order."""
+    keys = (key for run in grid.runs for key in run.metrics)
+    paths = [
+        key.removeprefix("attention/").removesuffix("/logit_std_row")
+        for key in keys
+        if key.startswith("attention/") and key.endswith("/logit_std_row")
+    ]
+    return list(dict.fromkeys(path for path in paths if "/head" not in path))
+
+
+def statistic_rows(grid: Grid, paths: Sequence[str], max_points: int) -> list[dict[str, Any]]:
+    """Return points of the statistics: setting, path, statistic, step, value, low, high."""
+    limit = min(MAX_PANEL_POINTS, max_points)
+    return [
+        {**row, "path": path, "statistic": label, "panel": f"{path}: {label}"}
+        for path in paths
+        for name, label in STATISTICS.items()
+        for setting in grid.settings
+        for row in joined(setting, f"attention/{path}/{name}", max_points=limit)
+    ]
+
+
+def _others(setting: Setting, key: str) -> str:
+    """Return a setting's other values in words."""
+    words = (f"{k.rpartition('.')[2]}={v}" for k, v in setting.values.items() if k != key)
+    return " ".join(words) or "all"
+
+
+def growth_rows(grid: Grid, paths: Sequence[str], max_points: int) -> list[dict[str, Any]]:
+    """Return the growth exponent over d_k at each sampled step, by the settings' other values.
+
+    Rows with ``group``, ``path``, ``step``, ``exponent``, ``low``, ``high`` (None for two sizes)
+    and ``n`` (points of the fit). Nothing if d_k does not vary.
+    """
+    if D_K not in grid.keys:
+        return []
+    groups: dict[str, list[Setting]] = {}
+    for setting in grid.settings:
+        if is_number(setting.values[D_K]):
+            groups.setdefault(_others(setting, D_K), []).append(setting)
+    rows = []
+    for label, settings in groups.items():
+        if len({setting.values[D_K] for setting in settings}) < 2:
+            continue
+        for path in paths:
+            metric = f"attention/{path}/{SCORE}"
+            tables = [
+                (float(setting.values[D_K]), {p.step: p.value for p in run.curve(metric)})
+                for setting in settings
+                for run in setting.runs
+                if run.outcome == "finished"
+            ]
+            common = set.intersection(*(set(t) for _, t in tables)) if tables else set()
+            for step in thinned(common, min(MAX_PANEL_POINTS, max_points)):
+                points = [(d, t[step]) for d, t in tables if t[step] > 0]
+                if len({d for d, _ in points}) < 2:
+                    continue
+                fit = growth_exponent([d for d, _ in points], [v for _, v in points])
+                rows.append(
+                    {
+                        "group": label,
+                        "path": path,
+                        "step": step,
+                        "exponent": fit.value,
+                        "low": None if fit.interval is None else fit.interval.low,
+                        "high": None if fit.interval is None else fit.interval.high,
+                        "n": fit.n,
+                    }
+                )
+    return rows
+
+
+def growth_ends(rows: Sequence[dict[str, Any]]) -> list[list[Any]]:
+    """Return the exponents at the first and the last step, the values of :func:`growth_rows`."""
+    ends = []
+    for group, path in dict.fromkeys((row["group"], row["path"]) for row in rows):
+        line = [row for row in rows if (row["group"], row["path"]) == (group, path)]
+        ends += [[*row.values()] for row in ([line[0], line[-1]] if len(line) > 1 else line)]
+    return ends
+
+
 def mechanism_section(grid: Grid, max_points: int) -> Section:
     """Entropy, live rows, spread of the logits; growth over d_k."""
-    paths = mechanism.paths_of(grid)[: mechanism.MAX_PATHS]
+    paths = paths_of(grid)[:MAX_PATHS]
     if not paths:
         return Section(
             title="Mechanism",
             text=("These runs recorded no statistics of their attentions.",),
         )
-    rows = mechanism.statistic_rows(grid, paths, max_points)
-    for row in rows:
-        row["panel"] = f"{row['path']}: {row['statistic']}"
+    rows = statistic_rows(grid, paths, max_points)
     figures = [
         Figure(
             name="attention_statistics",
@@ -88,9 +185,9 @@ def mechanism_section(grid: Grid, max_points: int) -> Section:
         )
     ]
     tables = [table_of("attention_statistics", rows, "Points of the figure")]
-    growth = mechanism.growth_rows(grid, paths, max_points)
+    growth = growth_rows(grid, paths, max_points)
     if growth:
-        ends = mechanism.growth_ends(growth)
+        ends = growth_ends(growth)
         figures.append(
             Figure(
                 name="score_growth",
@@ -107,6 +204,24 @@ def mechanism_section(grid: Grid, max_points: int) -> Section:
             )
         )
     return Section(title="Mechanism", figures=figures, tables=tables)
+
+
+def loss_rows(grid: Grid, key: str) -> list[dict[str, Any]]:
+    """Return loss against a numeric key: ``group`` (the other values), ``x``, mean, low, high."""
+    rows = []
+    for setting in grid.settings:
+        losses = list(setting.losses.values())
+        rows.append(
+            {
+                "group": _others(setting, key),
+                "x": float(setting.values[key]),
+                "value": estimate(losses).value if losses else None,
+                "low": min(losses, default=None),
+                "high": max(losses, default=None),
+                "diverged": setting.count("diverged"),
+            }
+        )
+    return rows
 
 
 def runs_with_variant(grid: Grid) -> list[Run]:
@@ -128,7 +243,7 @@ def swept_section(grid: Grid) -> Section | None:
     figures, tables = [], []
     numbers, names = grid.numbers(), short_names(grid.keys)
     for key in numbers:
-        rows = mechanism.rate_rows(grid, key)
+        rows = loss_rows(grid, key)
         if all(row["value"] is None for row in rows):
             continue
         positive = all(row["value"] > 0 for row in rows if row["value"] is not None)
@@ -136,7 +251,7 @@ def swept_section(grid: Grid) -> Section | None:
         figures.append(
             Figure(
                 name=name,
-                spec=sweeps.against(rows, names[key], log_y=positive),
+                spec=charts.against(rows, names[key], log_y=positive),
                 caption=f"Best validation loss against {names[key]}; bars from the least to the "
                 "largest over seeds. Diverged runs are left out.",
             )
@@ -158,7 +273,7 @@ def swept_section(grid: Grid) -> Section | None:
         figures.append(
             Figure(
                 name="heat_map",
-                spec=sweeps.heat(cells, names[numbers[0]], names[numbers[1]]),
+                spec=charts.heat(cells, names[numbers[0]], names[numbers[1]]),
                 caption="Best validation loss, mean over seeds; empty where a run diverged.",
             )
         )

@@ -5,9 +5,9 @@ from typing import Any
 from attnscale.analysis.comparison import in_words, verdict_in_words
 from attnscale.analysis.curves import reach
 from attnscale.analysis.estimate import Estimate
-from attnscale.analysis.runs import OBJECTIVE, Run
 from attnscale.analysis.settings import Grid, Setting, short_names
 from attnscale.report.answer import Answer
+from attnscale.tracking.runs import OBJECTIVE, Run
 
 OUTCOMES = ("finished", "diverged", "failed", "killed", "running")
 MEASURES = {

@@ -5,34 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnscale.analysis.estimate import Estimate
-from attnscale.analysis.tables import table_of
-from attnscale.claims.document import settled_row
 from attnscale.claims.evidence import Evidence, collect
 from attnscale.claims.list import Settled
 from attnscale.figures import theory as charts
-from attnscale.figures.page import Figure, Section, Table
+from attnscale.figures.page import Figure, Section, Table, table_of
 from attnscale.theory import tables
 from attnscale.theory.initialisation import InitialStd, initial_stds
 
 FLOOR = 1e-8
 """Smallest std that is drawn; collapsed layers have none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Effort:
-    """How much is drawn. The defaults of ``conf/theory.yaml`` keep the app under a minute.
-
-    Attributes:
-        draws: Softmax rows per point.
-        pairs: q, k pairs per histogram.
-        replicates: Weight draws per variance.
-        models: Untrained models per initialisation.
-    """
-
-    draws: int
-    pairs: int
-    replicates: int
-    models: int
 
 
 @dataclass(frozen=True)
@@ -209,7 +190,7 @@ def claims_section(settled: Sequence[Settled]) -> Section:
             Table(
                 name="claims",
                 columns=("", "claim", "verdict", "statistic", "value"),
-                rows=[settled_row(one) for one in settled],
+                rows=[one.row for one in settled],
                 caption="Popular claims about the scale of attention",
             ),
         ),
@@ -227,20 +208,32 @@ def _by_init(measured: Sequence[InitialStd]) -> list[tuple[str, Estimate]]:
 
 
 def make_theory(
-    effort: Effort, options: Mapping[str, Mapping[str, float]], *, n: int, seed: int
+    options: Mapping[str, Mapping[str, float]],
+    *,
+    draws: int,
+    pairs: int,
+    replicates: int,
+    models: int,
+    n: int,
+    seed: int,
 ) -> Theory:
     """Simulate everything and put it into sections.
 
+    The numbers of ``conf/theory.yaml`` keep the app under a minute.
+
     Args:
-        effort: How much is drawn.
         options: Options of the scale modes, by mode.
+        draws: Softmax rows per point.
+        pairs: q, k pairs per histogram.
+        replicates: Weight draws per variance.
+        models: Untrained models per initialisation.
         n: Kept keys of a row, where one number is needed.
         seed: Of all draws.
     """
-    points, exponents, fits = tables.growth(draws=effort.replicates, seed=seed)
-    bars, lines = tables.histograms(draws=effort.pairs, seed=seed)
-    sharp = tables.sharpness(draws=effort.draws, seed=seed)
-    measured = initial_stds(seeds=effort.models, seed=seed)
+    points, exponents, fits = tables.growth(draws=replicates, seed=seed)
+    bars, lines = tables.histograms(draws=pairs, seed=seed)
+    sharp = tables.sharpness(draws=draws, seed=seed)
+    measured = initial_stds(seeds=models, seed=seed)
     independent = fits["independent q and k"]
     evidence = collect(growth=independent, initial=_by_init(measured), seed=seed)
     sections = [

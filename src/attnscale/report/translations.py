@@ -7,10 +7,10 @@ from typing import Any
 
 from attnscale.analysis.bleu import paired_bootstrap_bleu
 from attnscale.analysis.comparison import verdict
-from attnscale.analysis.runs import Run
 from attnscale.figures.page import Section, Table
 from attnscale.report.comparisons import Comparison
 from attnscale.tracking.history import History
+from attnscale.tracking.runs import Run
 
 FILE = "translations.jsonl"
 MAX_COMPARISONS = 8

@@ -1,10 +1,8 @@
 """Callbacks that know the task they watch, and those among them that look inside a step."""
 
-from typing import Any, ClassVar
-
 import pytorch_lightning as pl
 
-from attnscale.task.loop import Receiver
+from attnscale.task.loop import StepObserver
 from attnscale.task.module import TaskModule
 
 
@@ -38,14 +36,12 @@ class TaskCallback(pl.Callback):
         self._module = pl_module
 
 
-class StepCallback(TaskCallback):
-    """A callback that looks inside steps: a :class:`~attnscale.task.loop.StepObserver`.
+class StepCallback(TaskCallback, StepObserver):
+    """A callback that looks inside steps.
 
     The loop asks it from setup to teardown of a fit, those that write weights after the others,
     whatever the order of the callbacks.
     """
-
-    writes: ClassVar[bool] = False
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Take the task, and look at its steps if it trains."""
@@ -56,16 +52,3 @@ class StepCallback(TaskCallback):
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Stop looking."""
         self.module.loop.remove(self)
-
-    def receiver(self, batch: Any) -> Receiver | None:
-        """Return who receives the taps of this batch's forward pass; by default nobody."""
-        return None
-
-    def before_clipping(self) -> None:
-        """Look at the gradients before they are clipped; by default do nothing."""
-
-    def before_step(self) -> None:
-        """Look at clipped gradients, and weights before the step; by default do nothing."""
-
-    def after_step(self) -> None:
-        """Look at the weights after the step or, if it writes, change them; by default nothing."""

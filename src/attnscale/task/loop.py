@@ -18,7 +18,7 @@ Those that only read are asked before those that write, so that what is measured
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,23 +30,24 @@ from attnscale.task.settings import StepSettings
 Receiver = Callable[[str, Attended], None]
 
 
-class StepObserver(Protocol):
-    """Looks at training steps from inside; what it does not want costs next to nothing."""
+class StepObserver:
+    """Looks at training steps from inside; what it does not override costs next to nothing."""
 
-    writes: ClassVar[bool]
+    writes: ClassVar[bool] = False
     """Whether it changes weights; it then comes after those that do not."""
 
     def receiver(self, batch: Any) -> Receiver | None:
-        """Return who receives the taps of this batch's forward pass, or None for nobody."""
+        """Return who receives the taps of this batch's forward pass; by default nobody."""
+        return None
 
     def before_clipping(self) -> None:
-        """Look at the gradients before they are clipped."""
+        """Look at the gradients before they are clipped; by default do nothing."""
 
     def before_step(self) -> None:
-        """Look at gradients after clipping, and at weights before the step."""
+        """Look at clipped gradients, and weights before the step; by default do nothing."""
 
     def after_step(self) -> None:
-        """Look at the weights after the step or, if it writes, change them."""
+        """Look at the weights after the step or, if it writes, change them; by default nothing."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The LightningModule of all tasks: a training loop of its own, called block by block.
+"""The LightningModule of all tasks: a training loop of its own, and what a task reports.
 
 Lightning's loop costs about as much as a step of a small model. A training batch of Lightning is
 therefore a *block* of batches, each of which gets its own forward pass, backward pass and optimizer
@@ -9,31 +9,38 @@ own option names.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, cast
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torchmetrics import Metric
 
 from attnscale.data.module import DataModule
+from attnscale.renamed import update_checkpoint
 from attnscale.task.backward import make_backward
 from attnscale.task.groups import adjust, parameter_groups
 from attnscale.task.loop import Diverged, StepLoop
-from attnscale.task.reporter import Reporter
-from attnscale.task.schedule import make_schedule
-from attnscale.task.settings import StepSettings
+from attnscale.task.settings import StepSettings, make_schedule
+from attnscale.tracking.logger import MLflowLogger
 
 log = logging.getLogger(__name__)
 
 
-class TaskModule(Reporter):
-    """Trains a model on blocks of batches; a task gives :meth:`loss` and the evaluation.
+class TaskModule(pl.LightningModule):
+    """Trains a model on blocks of batches; a task gives :meth:`loss`, metrics and :meth:`evaluate`.
 
     Attributes:
         model: The network.
         loop: What a step is, and how far training is.
+        metrics: "val" and "test" to the figures of that split.
+        results: Last value of each figure that the run's result holds.
+        best_loss: Lowest finite validation loss, or infinity.
         first_step: Where training started; not 0 if it resumed.
         started: When, in seconds of ``time.perf_counter``.
     """
@@ -52,16 +59,24 @@ class TaskModule(Reporter):
             model: The network.
             make_optimizer: Parameter groups to optimizer.
             settings: Accumulation, clipping, schedule and end.
-            checkpoint_values: What every checkpoint carries under the key ``attnscale``.
+            checkpoint_values: What every checkpoint carries under the key ``attnscale``: plain.
         """
-        super().__init__(checkpoint_values)
+        super().__init__()
         self.automatic_optimization = False
         self.model, self.make_optimizer = model, make_optimizer
+        self.checkpoint_values = checkpoint_values
         self.loop = StepLoop(model, settings)
+        self.metrics: dict[str, Metric] = {}
+        self.results: dict[str, float] = {}
+        self.best_loss = math.inf
         self.first_step, self.started = 0, time.perf_counter()
 
     def loss(self, batch: Any) -> Tensor:
         """Return this process's loss of a batch: a scalar whose mean over processes is the loss."""
+        raise NotImplementedError
+
+    def evaluate(self, split: str, block: list[Any]) -> None:
+        """Add a block of batches to the figures of a split."""
         raise NotImplementedError
 
     def real_queries(self, side: str, batch: Any) -> Tensor | None:
@@ -134,3 +149,91 @@ class TaskModule(Reporter):
             )
         factor = make_schedule(settings.schedule, warmup=settings.warmup, total=self.total_steps)
         return optimizer if factor is None else ([optimizer], [LambdaLR(optimizer, factor)])
+
+    # --- evaluation ---
+
+    def validation_step(self, block: list[Any], index: int) -> None:
+        """Add a block to the validation figures."""
+        self.evaluate("val", block)
+
+    def test_step(self, block: list[Any], index: int) -> None:
+        """Add a block to the test figures."""
+        self.evaluate("test", block)
+
+    def on_validation_epoch_end(self) -> None:
+        """Publish the validation figures."""
+        self.publish("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Publish the test figures."""
+        self.publish("test")
+
+    def publish(self, split: str, more: Mapping[str, float] | None = None) -> None:
+        """Publish a split's figures and start anew; the loss decides which checkpoint is best.
+
+        Args:
+            split: "val" or "test".
+            more: Figures beside those of the split's metric, the same on every process.
+        """
+        metric = self.metrics.get(split)
+        if metric is None:
+            return
+        figures = {**metric.compute(), **(more or {})}
+        metric.reset()
+        values = {f"{split}/{name}": float(value) for name, value in figures.items()}
+        self.results.update(values)
+        self.write(values, self.global_step)
+        loss = values[f"{split}/loss"]
+        if split == "val":
+            self.log("val/loss", loss, logger=False, sync_dist=self.trainer.world_size > 1)
+            if not math.isfinite(loss):
+                self.mark_diverged("val/loss", self.global_step)
+            self.best_loss = min(self.best_loss, loss) if math.isfinite(loss) else self.best_loss
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what is needed to use the checkpoint: plain values only."""
+        checkpoint["attnscale"] = {**self.checkpoint_values, "best_loss": self.best_loss}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Bring the names up to date, and take up the best loss so far."""
+        update_checkpoint(checkpoint)
+        self.best_loss = float(checkpoint["attnscale"]["best_loss"])
+
+    # --- reporting: only the main process writes ---
+
+    def write(self, figures: Mapping[str, float], step: int, timestamp: int | None = None) -> None:
+        """Hand figures to every logger.
+
+        Args:
+            figures: Metric name to value.
+            step: Optimizer steps done when the figures were taken.
+            timestamp: Milliseconds since 1970, or None for now; loggers of others take none.
+        """
+        if not self.trainer.is_global_zero:
+            return
+        for logger in self.trainer.loggers:
+            if isinstance(logger, MLflowLogger):
+                logger.log_metrics(figures, step, timestamp)
+            else:
+                logger.log_metrics(dict(figures), step)
+
+    def _runs(self) -> list[MLflowLogger]:
+        if not self.trainer.is_global_zero:
+            return []
+        return [logger for logger in self.trainer.loggers if isinstance(logger, MLflowLogger)]
+
+    def tag(self, tags: Mapping[str, str]) -> None:
+        """Set tags of the run, where it is recorded in MLflow."""
+        for logger in self._runs():
+            logger.record.tags(tags)
+
+    def artifacts(self, folder: Path, name: str) -> None:
+        """Store a copy of each file of a folder with the run, where it is recorded in MLflow.
+
+        Args:
+            folder: Where the files are.
+            name: Folder among the run's artifacts.
+        """
+        for logger in self._runs():
+            for path in sorted(folder.iterdir()):
+                logger.record.file(path, name)

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from attnscale.data.gaussian import SequenceBatch
-from attnscale.metric.reconstruction import ReconstructionError
+from attnscale.metric import ReconstructionError
 from attnscale.task.module import TaskModule
 
 
@@ -29,28 +29,8 @@ class Reconstruction(TaskModule):
             batch.loss_weight / max(1, x.numel())
         )
 
-    def _evaluate(self, split: str, block: list[SequenceBatch]) -> None:
+    def evaluate(self, split: str, block: list[SequenceBatch]) -> None:
+        """Add the error of each batch's reconstruction."""
         metric = self.metrics[split].to(self.device)
         for batch in block:
             metric.update(self.model(batch.x), batch.x)
-
-    def validation_step(self, block: list[SequenceBatch], index: int) -> None:
-        """Add a block to the validation figures."""
-        self._evaluate("val", block)
-
-    def test_step(self, block: list[SequenceBatch], index: int) -> None:
-        """Add a block to the test figures."""
-        self._evaluate("test", block)
-
-    def _finish(self, split: str) -> None:
-        figures = self.metrics[split].compute()
-        self.publish(split, figures)
-        self.metrics[split].reset()
-
-    def on_validation_epoch_end(self) -> None:
-        """Report the validation figures."""
-        self._finish("val")
-
-    def on_test_epoch_end(self) -> None:
-        """Report the test figures."""
-        self._finish("test")

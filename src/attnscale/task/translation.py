@@ -9,9 +9,9 @@ import torch.distributed
 from torch import Tensor
 
 from attnscale.data.translation import TranslationBatch, TranslationData
-from attnscale.data.vocabulary import BEGIN, END, PADDING
+from attnscale.data.vocabulary import PADDING
 from attnscale.decoding.greedy import greedy
-from attnscale.metric.translation import Scores, TokenFigures, score
+from attnscale.metric import TokenFigures, score
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer
 from attnscale.task.module import TaskModule
@@ -21,6 +21,8 @@ SAMPLES = 20
 
 class Translation(TaskModule):
     """Trains a Transformer, and translates the test set."""
+
+    model: Transformer
 
     def __init__(self, *, label_smoothing: float, **parts: Any) -> None:
         """Take the parts of a :class:`TaskModule`.
@@ -40,16 +42,10 @@ class Translation(TaskModule):
         self.label_smoothing = label_smoothing
         self.metrics = {"val": TokenFigures(), "test": TokenFigures()}
         self.translations: dict[int, list[int]] = {}
-        self.scores: Scores | None = None
-
-    def _transformer(self) -> Transformer:
-        assert isinstance(self.model, Transformer)
-        return self.model
 
     def _hidden(self, batch: TranslationBatch) -> tuple[Tensor, Tensor]:
         """Return what the output layer reads and the correct token, for real target positions."""
-        model = self._transformer()
-        hidden = model(batch.source, batch.target[:, :-1], PADDING)
+        hidden = self.model(batch.source, batch.target[:, :-1], PADDING)
         target = batch.target[:, 1:]
         # What follows END is padding, so positions that predict it are dropped with it.
         real = (target != PADDING).flatten().nonzero().flatten()
@@ -58,7 +54,7 @@ class Translation(TaskModule):
     def loss(self, batch: TranslationBatch) -> Tensor:
         """Return the mean cross-entropy per target token, weighted by this process's share."""
         hidden, target = self._hidden(batch)
-        output = self._transformer().output
+        output = self.model.output
         total = linear_cross_entropy(
             hidden, output.weight, output.bias, target, smoothing=self.label_smoothing
         )
@@ -68,29 +64,21 @@ class Translation(TaskModule):
         """Return the source's tokens, or the target's positions that predict a token."""
         return (batch.source if side == "source" else batch.target[:, 1:]) != PADDING
 
-    def _evaluate(self, split: str, block: list[TranslationBatch]) -> None:
+    def evaluate(self, split: str, block: list[TranslationBatch]) -> None:
+        """Add each batch's loss and correct tokens."""
         metric = self.metrics[split].to(self.device)
-        output = self._transformer().output
+        output = self.model.output
         for batch in block:
             hidden, target = self._hidden(batch)
             logits = output(hidden).float()
             nll = torch.nn.functional.cross_entropy(logits, target, reduction="none").double().sum()
             metric.update(nll, (logits.argmax(dim=-1) == target).sum(), len(target))
 
-    def validation_step(self, block: list[TranslationBatch], index: int) -> None:
-        """Add a block to the validation figures."""
-        self._evaluate("val", block)
-
-    def on_validation_epoch_end(self) -> None:
-        """Report the validation figures."""
-        self._finish("val")
-
     def test_step(self, block: list[TranslationBatch], index: int) -> None:
         """Add a block to the test figures, and translate it."""
-        self._evaluate("test", block)
+        super().test_step(block, index)
         for batch in block:
-            model, source = self._transformer(), batch.source
-            sentences = greedy(model, source, padding=PADDING, begin=BEGIN, end=END)
+            sentences = greedy(self.model, batch.source)
             self.translations.update(zip(batch.indices.tolist(), sentences, strict=True))
 
     def on_test_epoch_end(self) -> None:
@@ -100,11 +88,10 @@ class Translation(TaskModule):
             parts: list[Any] = [None] * world
             torch.distributed.all_gather_object(parts, self.translations)
             self.translations = {index: tokens for part in parts for index, tokens in part.items()}
-        self.scores = self._score()
+        self.publish("test", self._score())
         self.translations = {}
-        self._finish("test", self.scores.figures)
 
-    def _score(self) -> Scores:
+    def _score(self) -> dict[str, float]:
         data = cast(TranslationData, self.data)
         name = data.test_split()
         split, side = data.load(name), data.preprocessing["target"]
@@ -113,7 +100,6 @@ class Translation(TaskModule):
         # With trainer.limit_test_batches only a part was translated, and only that is scored.
         rows = sorted(self.translations)
         tokens = [vocabulary.decode(self.translations[i]) for i in rows]
-        originals = [split.source_text[i] for i in rows]
         references = [split.target_text[i] for i in rows]
         texts = [join(sentence) for sentence in tokens]
         scores = score(
@@ -125,25 +111,22 @@ class Translation(TaskModule):
         )
         if self.trainer.is_global_zero:
             folder = Path(self.trainer.default_root_dir)
-            (folder / f"{name}.{data.target}").write_text(
-                "".join(f"{text}\n" for text in texts), encoding="utf-8"
-            )
-            lines = [
-                f"source       {a}\nreference    {b}\ntranslation  {c}\n"
-                for a, b, c in zip(originals, references, texts, strict=True)
+            records = [
+                {"source": split.source_text[i], "reference": reference, "translation": text}
+                for i, reference, text in zip(rows, references, texts, strict=True)
             ]
-            (folder / "samples.txt").write_text("\n".join(lines[:SAMPLES]), encoding="utf-8")
-            with (folder / "translations.jsonl").open("w", encoding="utf-8") as file:
-                for row in zip(originals, references, texts, strict=True):
-                    named = dict(zip(("source", "reference", "translation"), row, strict=True))
-                    file.write(json.dumps(named, ensure_ascii=False) + "\n")
-            (folder / "signatures.json").write_text(json.dumps(scores.signatures, indent=1))
-        return scores
-
-    def _finish(self, split: str, more: dict[str, float] | None = None) -> None:
-        figures = self.metrics[split].compute()
-        extra = {
-            name: torch.tensor(value, dtype=torch.float64) for name, value in (more or {}).items()
-        }
-        self.publish(split, {**figures, **extra})
-        self.metrics[split].reset()
+            samples = [
+                "".join(f"{name:<13}{text}\n" for name, text in row.items())
+                for row in records[:SAMPLES]
+            ]
+            files = {
+                f"{name}.{data.target}": "".join(f"{text}\n" for text in texts),
+                "samples.txt": "\n".join(samples),
+                "translations.jsonl": "".join(
+                    json.dumps(row, ensure_ascii=False) + "\n" for row in records
+                ),
+                "signatures.json": json.dumps(scores.signatures, indent=1),
+            }
+            for file, text in files.items():
+                (folder / file).write_text(text, encoding="utf-8")
+        return scores.figures

@@ -10,8 +10,7 @@
 
 d is d_k; μ, Σ are means and covariances of one query and one key; c̄ is the mean cosine of two
 different inputs of a sequence; K_ν is the modified Bessel function of the second kind. Scores have
-no unit. The module is the tested companion of ``docs/theory.md``: some of its functions are there
-for that alone.
+no unit.
 
 Sources: Vaswani et al. 2017, footnote 4 (d σ_q² σ_k² for unit variances); Isserlis 1918 (fourth
 moments of a Gaussian); Yang et al. 2022, Tensor Programs V (growth with d when q and k are
@@ -23,45 +22,19 @@ one that a softmax sees, and the exact density in place of the normal one.
 import math
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, kve
-from torch import Tensor
 
-from attnscale.model.layers import INITS, check_choice
+from attnscale.checks import check_choice
+from attnscale.model.layers import INITS
 
 _DEBYE_FROM_ORDER = 50.0
 """K_ν overflows near 0 for large ν; from here on its large-order expansion is exact to 1e-9."""
 
 
-def variance_general(
-    cov_q: Float[Tensor, "d_k d_k"],
-    cov_k: Float[Tensor, "d_k d_k"],
-    mean_q: Float[Tensor, " d_k"],
-    mean_k: Float[Tensor, " d_k"],
-) -> float:
-    """Return Var(q·k) of independent q and k with any means and covariances."""
-    spread = (cov_q * cov_k.T).sum()
-    return float(spread + mean_q @ cov_k @ mean_q + mean_k @ cov_q @ mean_k)
-
-
-def variance_given_query(q: Float[Tensor, " d_k"], cov_k: Float[Tensor, "d_k d_k"]) -> float:
-    """Return Var(q·k) over keys for one fixed query, q'Σ_k q: what one softmax row sees."""
-    return float(q @ cov_k @ q)
-
-
 def variance_independent(d_k: int, sigma_q: float, sigma_k: float) -> float:
     """Return Var(q·k) = d_k σ_q² σ_k² of centred components that are all independent."""
     return d_k * sigma_q**2 * sigma_k**2
-
-
-def second_moment_gaussian(
-    cov_q: Float[Tensor, "d_k d_k"],
-    cov_k: Float[Tensor, "d_k d_k"],
-    cross: Float[Tensor, "d_k d_k"],
-) -> float:
-    """Return E (q·k)² of centred, jointly Gaussian q and k with ``cross`` = E[q k']."""
-    return float(cross.trace() ** 2 + (cov_q * cov_k.T).sum() + (cross * cross.T).sum())
 
 
 def second_moment_aligned(d_k: int, rho: float, share: float) -> float:

@@ -12,6 +12,8 @@ For s_j independent N(0, β²), j = 1 … n:
                    E‖J‖_F² ≈ ρ/(3β)                  E H ≈ (π²/6) ρ/β
                    P(p_max < τ) ≈ (ρ/β) ln(τ/(1 − τ))
     gradient       rms ‖∂L/∂q‖ ≈ β · rms‖J‖_F · rms g,   g = ∂L/∂p;  √(ρβ/3) for large β
+                   for keys of deviation σ_k and a factor c: c √d_k σ_k · rms‖J‖_F · rms g;
+                   into all keys of a row together: the same, with σ_q for σ_k
 
 H is the entropy in nats, φ and Φ the normal density and distribution function. For large β only the
 two largest logits count: with gap x between them p_max = 1/(1 + e^{−x}), x has density ρ/β where
@@ -20,36 +22,13 @@ this is not yet 1, and each line above is ρ/β times an integral over x from 0 
 Sources: Derrida 1981, the Random Energy Model (n → ∞; β_c); the large-β forms are derived in
 ``docs/theory.md``. β² is the variance of one logit, which is the mean of a row's variance with
 divisor n − 1; the factor (n − 1)/n turns it into the variance with divisor n of the expansion.
-The module is the tested companion of ``docs/theory.md``: some of its functions are there for that
-alone.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
 from scipy.integrate import quad
 from scipy.special import log_ndtr
-from torch import Tensor
-
-
-def softmax_jacobian(weights: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows n n"]:
-    """Return ∂p_j/∂s_l = p_j (δ_jl − p_l) for weights that sum to 1."""
-    return weights.diag_embed() - weights.unsqueeze(-1) * weights.unsqueeze(-2)
-
-
-def jacobian_norm(weights: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows"]:
-    """Return ‖diag p − p p'‖_F for weights that sum to 1, between 0 and 1/2."""
-    squares = weights.square()
-    second = squares.sum(-1)
-    # Rounding may leave a saturated row a little below 0.
-    return (second - 2 * (squares * weights).sum(-1) + second.square()).clamp_min(0).sqrt()
-
-
-def jacobian_norm_uniform(n: int) -> float:
-    """Return ‖J‖_F = √(n − 1)/n of n equal weights."""
-    return math.sqrt(n - 1) / n
 
 
 def beta_critical(n: int) -> float:
@@ -60,11 +39,6 @@ def beta_critical(n: int) -> float:
 def entropy_small_beta(n: int, beta: float) -> float:
     """Return the mean entropy in nats of n Gaussian logits of small deviation ``beta``."""
     return math.log(n) - (n - 1) / n * beta**2 / 2
-
-
-def concentration_small_beta(n: int, beta: float) -> float:
-    """Return E Σp² ≈ e^{β²}/n of n Gaussian logits, for ``beta`` below half of β_c."""
-    return math.exp(beta**2) / n
 
 
 def top_gap_density(n: int) -> float:
@@ -84,42 +58,24 @@ def top_gap_density(n: int) -> float:
     return n * (n - 1) * float(value)
 
 
-@dataclass(frozen=True)
-class Saturated:
-    """Means over rows of n Gaussian logits of a large deviation β, to first order in 1/β.
+def saturated(n: int, beta: float) -> dict[str, float]:
+    """Return means over rows of n Gaussian logits of a large deviation β, to first order in 1/β.
 
-    Attributes:
-        p_max: Largest weight.
-        concentration: Σp².
-        entropy: In nats.
-        jacobian: ‖J‖_F.
-        jacobian_square: ‖J‖_F².
-        gain: β · rms‖J‖_F = √(ρβ/3).
-    """
-
-    p_max: float
-    concentration: float
-    entropy: float
-    jacobian: float
-    jacobian_square: float
-    gain: float
-
-
-def saturated(n: int, beta: float) -> Saturated:
-    """Return the large-β means of n Gaussian logits of deviation ``beta``.
+    By statistic: "p_max", the largest weight; "concentration", Σp²; "entropy" in nats; "jacobian",
+    ‖J‖_F, and "jacobian_square", its square; "gain", β · rms‖J‖_F = √(ρβ/3).
 
     Raises:
         ValueError: If ``n`` is below 2 or ``beta`` is not positive.
     """
     ratio = _ratio(n, beta)
-    return Saturated(
-        p_max=1 - math.log(2) * ratio,
-        concentration=1 - ratio,
-        entropy=math.pi**2 / 6 * ratio,
-        jacobian=ratio,
-        jacobian_square=ratio / 3,
-        gain=query_gradient(beta, math.sqrt(ratio / 3)),
-    )
+    return {
+        "p_max": 1 - math.log(2) * ratio,
+        "concentration": 1 - ratio,
+        "entropy": math.pi**2 / 6 * ratio,
+        "jacobian": ratio,
+        "jacobian_square": ratio / 3,
+        "gain": beta * math.sqrt(ratio / 3),
+    }
 
 
 def share_below(n: int, beta: float, tau: float) -> float:
@@ -154,15 +110,6 @@ def live_share(n: int, beta: float, threshold: float) -> float:
     if not 0 < threshold < 0.5:
         raise ValueError(f"threshold={threshold}: must be above 0 and below 0.5")
     return share_below(n, beta, (1 + math.sqrt(1 - 2 * threshold)) / 2)
-
-
-def query_gradient(beta: float, jacobian_rms: float) -> float:
-    """Return rms ‖∂L/∂q‖ over rms g: β · rms‖J‖_F, for unit-variance k and independent g = ∂L/∂p.
-
-    For keys of deviation σ_k and a factor c it is c √d_k σ_k · rms‖J‖_F, and β = c √d_k σ_q σ_k.
-    The gradient into all keys of a row together has the same size, with σ_q for σ_k.
-    """
-    return beta * jacobian_rms
 
 
 def largest_weight(a: float) -> float:

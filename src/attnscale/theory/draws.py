@@ -75,12 +75,11 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def check_min(name: str, value: int, minimum: int) -> int:
-    """Return ``value`` if it is at least ``minimum``.
+def check_min(name: str, value: int, minimum: int) -> None:
+    """Refuse a value below ``minimum``.
 
     Raises:
         ValueError: Naming the argument, its value and what is allowed.
     """
     if value < minimum:
         raise ValueError(f"{name}={value}: must be at least {minimum}")
-    return value

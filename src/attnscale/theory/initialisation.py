@@ -10,17 +10,12 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from attnscale.analysis.estimate import Estimate
-from attnscale.attention import (
-    Attended,
-    AttentionMaker,
-    MultiHeadAttention,
-    choose_scale,
-    tapped,
-)
+from attnscale.attention import Attended, AttentionMaker, MultiHeadAttention, choose_scale, tapped
 from attnscale.attention.stats import logit_std, predicted_std
-from attnscale.data.grammar import draw_pairs
+from attnscale.data.toy_translation import draw_pairs
 from attnscale.model.autoencoder import AttentionAutoencoder
 from attnscale.model.layers import INITS
 from attnscale.model.transformer import Transformer
@@ -106,10 +101,7 @@ def _numbers(texts: list[str]) -> Tensor:
         [1 + known.setdefault(word, len(known)) % (VOCABULARY - 1) for word in text.split()]
         for text in texts
     ]
-    tokens = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
-    for row, numbers in zip(tokens, rows, strict=True):
-        row[: len(numbers)] = torch.tensor(numbers)
-    return tokens
+    return pad_sequence(list(map(torch.tensor, rows)), batch_first=True, padding_value=PADDING)
 
 
 def _batches(count: int, seed: int) -> list[tuple[Tensor, Tensor]]:

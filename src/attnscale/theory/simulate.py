@@ -1,4 +1,4 @@
-"""Scores simulated: the variance of r = q·k and its growth with d_k.
+"""Scores and logits simulated: the variance of r = q·k, its growth with d_k, densities.
 
     replicate t        rows × (1 query, n keys)   ->   r_ij = q_i · k_ij
     second moment      mean r²                         about zero
@@ -12,27 +12,36 @@ Three kinds of q and k:
     correlated         ``aligned`` of the n keys are ρ q + √(1 − ρ²) z, the others independent
     projected          LayerNormed x through W_q, W_k of an init; a replicate is a draw of weights
 
-Every score goes through :func:`attnscale.attention.attend`, see ``simulate_logits.py``. Errors
-come from independent replicates, not from the pairs within one, which share queries and weights.
+Logits and weights are read off a tap of :func:`attnscale.attention.attend`, so the scale functions
+are the models' own; a score is the logit of the scale ``none``. Errors come from independent
+replicates, not from the pairs within one, which share queries and weights.
 Closed forms: ``closed_form.py``, which also names the sources.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
 from attnscale.analysis.curves import growth_exponent
 from attnscale.analysis.estimate import Estimate
-from attnscale.model.layers import check_choice, initialise
+from attnscale.attention import Attended, Scale, attend
+from attnscale.checks import check_choice
+from attnscale.model.layers import initialise
 from attnscale.theory import closed_form
 from attnscale.theory.draws import check_min, mean_of, seeded
-from attnscale.theory.simulate_logits import logits_of_rows
 
 KINDS = ("independent", "correlated", "projected")
+VARIANCES = ("second", "total", "row")
+"""E r², Var r and E Var_j r_ij."""
+
+_COMPONENTS_PER_CHUNK = 2_000_000
+"""Of q; in fp32 8 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,25 +86,19 @@ class Setting:
 
 @dataclass(frozen=True)
 class ScoreVariance:
-    """Variances of r at one d_k, simulated and predicted; score².
+    """A variance of r at one d_k; score².
 
     Attributes:
         d_k: Size of q and k.
-        second: E r².
-        second_predicted: From ``closed_form``.
-        total: Var r.
-        total_predicted: From ``closed_form``.
-        row: E Var_j r_ij.
-        row_predicted: From ``closed_form``, with the measured cosine of the inputs.
+        variance: One of :data:`VARIANCES`.
+        simulated: Over replicates.
+        predicted: From ``closed_form``; "row" with the measured cosine of the inputs.
     """
 
     d_k: int
-    second: Estimate
-    second_predicted: float
-    total: Estimate
-    total_predicted: float
-    row: Estimate
-    row_predicted: float
+    variance: str
+    simulated: Estimate
+    predicted: float
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class Growth:
     """Exponent a in std ∝ d_k^a, fitted over the d_k of one simulation.
 
     Attributes:
-        variance: Whose root it is: "second" (so the rms of r), "total" or "row".
+        variance: Whose root it is, one of :data:`VARIANCES`; of "second" that is the rms of r.
         exponent: Mean slope over replicates, with its interval.
         predicted: The slope through the predicted variances.
     """
@@ -125,8 +128,8 @@ def score_variance(
         seed: Of all draws.
 
     Returns:
-        One record per d_k, and the exponents of second moment, total and row variance. Intervals
-        are 95 %, over replicates.
+        One record per d_k and variance, and the exponents of second moment, total and row
+        variance. Intervals are 95 %, over replicates.
 
     Raises:
         ValueError: If a kind, an init or a number is out of its range.
@@ -134,7 +137,7 @@ def score_variance(
     check_min("draws", draws, 2)
     check_min("len(d_ks)", len(set(d_ks)), 2)
     measured = torch.empty(3, len(d_ks), draws, dtype=torch.float64)
-    rows = []
+    rows: list[ScoreVariance] = []
     with seeded(seed), torch.no_grad():
         for i, d_k in enumerate(d_ks):
             cosines = torch.zeros(draws, dtype=torch.float64)
@@ -145,7 +148,12 @@ def score_variance(
                 moments = (second, second - r.mean().square(), r.var(dim=-1).mean())
                 measured[:, i, t] = torch.stack(moments)
             predicted = _predict(d_k, setting, float(cosines.mean()))
-            rows.append(_record(d_k, measured[:, i], predicted))
+            rows += [
+                ScoreVariance(d_k, name, mean_of(draws_of), expected)
+                for name, draws_of, expected in zip(
+                    VARIANCES, measured[:, i], predicted, strict=True
+                )
+            ]
     return rows, _fit(d_ks, measured, rows)
 
 
@@ -190,16 +198,76 @@ def _predict(d_k: int, setting: Setting, x_cos: float) -> tuple[float, float, fl
     return total, total, closed_form.row_variance(d_k, sigma, sigma, x_cos)
 
 
-def _record(d_k: int, measured: Tensor, predicted: tuple[float, float, float]) -> ScoreVariance:
-    second, total, row = (mean_of(x) for x in measured)
-    return ScoreVariance(d_k, second, predicted[0], total, predicted[1], row, predicted[2])
-
-
 def _fit(d_ks: Sequence[int], measured: Tensor, rows: list[ScoreVariance]) -> list[Growth]:
     growths = []
-    for name, variances in zip(("second", "total", "row"), measured, strict=True):
+    for name, variances in zip(VARIANCES, measured, strict=True):
         slopes = [growth_exponent(d_ks, x.sqrt().tolist()).value for x in variances.T]
-        stds = [math.sqrt(getattr(row, f"{name}_predicted")) for row in rows]
+        stds = [math.sqrt(row.predicted) for row in rows if row.variance == name]
         predicted = growth_exponent(d_ks, stds).value
         growths.append(Growth(name, mean_of(torch.tensor(slopes)), predicted))
     return growths
+
+
+def draw_logits(d_k: int, scale: str | float, *, draws: int, seed: int) -> Float[Tensor, " draw"]:
+    """Draw logits of independent standard normal q and k, one pair per draw, in float64.
+
+    Args:
+        d_k: Size of q and k.
+        scale: The name of a mode that learns nothing, or a factor.
+        draws: Pairs, at least 2.
+        seed: Of all draws.
+
+    Raises:
+        ValueError: For an unknown scale or too few draws.
+    """
+    check_min("draws", draws, 2)
+    step = max(1, _COMPONENTS_PER_CHUNK // d_k)
+    with seeded(seed), torch.no_grad():
+        chunks = [
+            logits_of_rows(torch.randn(m, d_k), torch.randn(m, 1, d_k), scale)[:, 0]
+            for m in (min(step, draws - start) for start in range(0, draws, step))
+        ]
+    return torch.cat(chunks).double()
+
+
+def density_of(logits: Float[Tensor, " draw"], edges: Sequence[float]) -> list[float]:
+    """Return the empirical density in each bin: the share of the draws over the bin's width.
+
+    Raises:
+        ValueError: For edges that do not increase.
+    """
+    if len(edges) < 2 or any(a >= b for a, b in itertools.pairwise(edges)):
+        raise ValueError(f"edges={list(edges)}: need two or more, increasing")
+    bounds = torch.tensor(edges, dtype=torch.float64)
+    shares = torch.histogram(logits, bounds).hist / len(logits)
+    return list((shares / bounds.diff()).tolist())
+
+
+def attended(
+    q: Float[Tensor, "row d_k"],
+    k: Float[Tensor, "row key d_k"],
+    scale: str | float | Scale,
+) -> Attended:
+    """Attend from one query per row to the keys of its row, and return what a tap receives.
+
+    In the result each row is a batch entry of one head.
+
+    Args:
+        q: A query per row.
+        k: Its keys.
+        scale: The name of a mode that learns nothing, a factor, or a scale.
+    """
+    taps: list[Attended] = []
+    # (row, d_k) -> (row, head, query, d_k), and the keys likewise; v plays no part.
+    q, k = q[:, None, None], k[:, None]
+    attend(q, k, k[..., :1], scale=scale, tap=taps.append)
+    return taps[0]
+
+
+def logits_of_rows(
+    q: Float[Tensor, "row d_k"],
+    k: Float[Tensor, "row key d_k"],
+    scale: str | float | Scale,
+) -> Float[Tensor, "row key"]:
+    """Return the logits of each row's query and keys; arguments as :func:`attended`."""
+    return attended(q, k, scale).logits()[:, 0, 0]

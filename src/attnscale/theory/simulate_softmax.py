@@ -11,6 +11,7 @@ functions. Units: entropies in nats, logits and weights without unit.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,6 @@ from torch import Tensor
 from attnscale.analysis.estimate import Estimate
 from attnscale.attention import Attended, attend
 from attnscale.attention.stats import LIVE_FROM, Sample
-from attnscale.theory.closed_form_softmax import query_gradient
 from attnscale.theory.draws import Sums, check_min, scaled, seeded
 
 SATURATED_ABOVE = 0.9
@@ -29,7 +29,6 @@ SATURATED_ABOVE = 0.9
 
 _LOGITS_PER_CHUNK = 250_000
 _COMPONENTS_PER_CHUNK = 1_500_000
-
 
 INIT_CASES = {
     "inverse, unit, d_k=64": 1 / 8,
@@ -61,7 +60,6 @@ class SoftmaxRow:
         concentration: Σp², 1/n to 1.
         participation: 1/Σp², 1 to n; the mean of the ratio.
         jacobian: ‖J‖_F.
-        jacobian_rms: Root mean square of ‖J‖_F.
         gain: β · rms‖J‖_F, the gradient of q over that of the weights.
         saturated: Share of rows with p_max above :data:`SATURATED_ABOVE`.
         live: Share of rows with 1 − Σp² above :data:`LIVE_FROM`.
@@ -75,7 +73,6 @@ class SoftmaxRow:
     concentration: Estimate
     participation: Estimate
     jacobian: Estimate
-    jacobian_rms: Estimate
     gain: Estimate
     saturated: Estimate
     live: Estimate
@@ -87,10 +84,7 @@ class GradientRow:
 
     Attributes:
         d_k: Size of q and k.
-        scale: The scale mode or factor.
-        n: Keys of a row.
         beta: Root of the mean variance within a row of the logits, measured.
-        jacobian_rms: Root mean square of ‖J‖_F.
         predicted: β · rms‖J‖_F.
         query: rms ‖∂L/∂q‖.
         keys: rms of ‖∂L/∂k‖ over all keys of a row together.
@@ -98,10 +92,7 @@ class GradientRow:
     """
 
     d_k: int
-    scale: str | float
-    n: int
     beta: Estimate
-    jacobian_rms: Estimate
     predicted: float
     query: Estimate
     keys: Estimate
@@ -129,23 +120,15 @@ def softmax_statistics(
     check_min("draws", draws, 2)
     if not betas or min(betas) < 0:
         raise ValueError(f"betas={list(betas)}: need at least one, none negative")
-    sums = [_Statistics() for _ in betas]
+    sums: list[dict[str, Sums]] = [defaultdict(Sums) for _ in betas]
     step = max(1, _LOGITS_PER_CHUNK // n)
     with seeded(seed), torch.no_grad():
         for start in range(0, draws, step):
             z = torch.randn(min(step, draws - start), n, dtype=torch.float64)
-            for beta, total in zip(betas, sums, strict=True):
-                total.add(beta * z)
-    return [total.row(beta, n) for beta, total in zip(betas, sums, strict=True)]
-
-
-def init_table(*, n: int, draws: int, seed: int) -> list[SoftmaxRow]:
-    """Simulate the softmax at initialisation, one row per case of :data:`INIT_CASES`, in order.
-
-    ``n=14, draws=60_000`` is the table of ``docs/theory.md``; 14 is about the mean length of a
-    Multi30k sentence. Arguments as :func:`softmax_statistics`.
-    """
-    return softmax_statistics(list(INIT_CASES.values()), n, draws=draws, seed=seed)
+            for beta, totals in zip(betas, sums, strict=True):
+                for name, values in _statistics(beta * z).items():
+                    totals[name].add(values)
+    return [_row(beta, n, totals) for beta, totals in zip(betas, sums, strict=True)]
 
 
 def gradient_statistics(
@@ -177,45 +160,35 @@ def gradient_statistics(
         return [_gradients(d_k, scale, n, draws) for d_k in d_ks]
 
 
-class _Statistics:
-    """Sums of every statistic of a :class:`SoftmaxRow` over chunks of rows."""
+def _statistics(logits: Float[Tensor, "row n"]) -> dict[str, Tensor]:
+    """Return what each row adds to the means of a :class:`SoftmaxRow`."""
+    sample = Sample(weights=logits.softmax(-1)[None, None])
+    return {
+        "entropy": sample.entropy,
+        "p_max": sample.p_max,
+        "concentration": sample.p_squared,
+        "participation": 1 / sample.p_squared,
+        "jacobian": sample.jacobian_squared.sqrt(),
+        "square": sample.jacobian_squared,
+        "saturated": sample.p_max > SATURATED_ABOVE,
+        "live": sample.one_minus_p_squared > LIVE_FROM,
+    }
 
-    def __init__(self) -> None:
-        self.sums: dict[str, Sums] = {}
 
-    def add(self, logits: Float[Tensor, "row n"]) -> None:
-        """Add the rows of a chunk."""
-        sample = Sample(weights=logits.softmax(-1)[None, None])
-        values = {
-            "entropy": sample.entropy,
-            "p_max": sample.p_max,
-            "concentration": sample.p_squared,
-            "participation": 1 / sample.p_squared,
-            "jacobian": sample.jacobian_squared.sqrt(),
-            "square": sample.jacobian_squared,
-            "saturated": sample.p_max > SATURATED_ABOVE,
-            "live": sample.one_minus_p_squared > LIVE_FROM,
-        }
-        for name, value in values.items():
-            self.sums.setdefault(name, Sums()).add(value)
-
-    def row(self, beta: float, n: int) -> SoftmaxRow:
-        """Return the means of what was added."""
-        rms = self.sums.pop("square").root()
-        means = {name: sums.mean() for name, sums in self.sums.items()}
-        return SoftmaxRow(
-            beta=beta,
-            n=n,
-            **means,
-            entropy_norm=scaled(means["entropy"], 1 / math.log(n)),
-            jacobian_rms=rms,
-            gain=scaled(rms, beta),
-        )
+def _row(beta: float, n: int, sums: dict[str, Sums]) -> SoftmaxRow:
+    rms = sums.pop("square").root()
+    means = {name: total.mean() for name, total in sums.items()}
+    return SoftmaxRow(
+        beta=beta,
+        n=n,
+        **means,
+        entropy_norm=scaled(means["entropy"], 1 / math.log(n)),
+        gain=scaled(rms, beta),
+    )
 
 
 def _gradients(d_k: int, scale: str | float, n: int, draws: int) -> GradientRow:
-    names = ("variance", "norm", "query", "keys", "live")
-    sums = {name: Sums() for name in names}
+    sums: dict[str, Sums] = defaultdict(Sums)
     step = max(1, _COMPONENTS_PER_CHUNK // (n * d_k))
     for start in range(0, draws, step):
         m = min(step, draws - start)
@@ -230,14 +203,11 @@ def _gradients(d_k: int, scale: str | float, n: int, draws: int) -> GradientRow:
         sums["query"].add(q_grad.square().sum((-1, -2)))
         sums["keys"].add(k_grad.square().sum((-1, -2)))
         sums["live"].add(sample.one_minus_p_squared > LIVE_FROM)
-    beta, rms = sums["variance"].root(), sums["norm"].root()
+    beta = sums["variance"].root()
     return GradientRow(
         d_k=d_k,
-        scale=scale,
-        n=n,
         beta=beta,
-        jacobian_rms=rms,
-        predicted=query_gradient(beta.value, rms.value),
+        predicted=beta.value * sums["norm"].root().value,
         query=sums["query"].root(),
         keys=sums["keys"].root(),
         live=sums["live"].mean(),

@@ -14,14 +14,15 @@ from attnscale.model.layers import INITS
 from attnscale.theory import closed_form as exact
 from attnscale.theory import closed_form_softmax as softmax
 from attnscale.theory.draws import seeded
-from attnscale.theory.simulate import Growth, Setting, score_variance
-from attnscale.theory.simulate_logits import attended, density_of, draw_logits
-from attnscale.theory.simulate_softmax import (
-    INIT_CASES,
-    SATURATED_ABOVE,
-    init_table,
-    softmax_statistics,
+from attnscale.theory.simulate import (
+    Growth,
+    Setting,
+    attended,
+    density_of,
+    draw_logits,
+    score_variance,
 )
+from attnscale.theory.simulate_softmax import INIT_CASES, SATURATED_ABOVE, softmax_statistics
 
 Rows = list[dict[str, Any]]
 
@@ -49,23 +50,23 @@ def settings() -> dict[str, Setting]:
 
 def growth(*, draws: int, seed: int) -> tuple[Rows, Rows, dict[str, list[Growth]]]:
     """Simulate Var(q·k) over d_k; return points, fitted exponents, and the fits themselves."""
-    points, exponents, fits = [], [], {}
+    points: Rows = []
+    exponents: Rows = []
+    fits = {}
     for name, setting in settings().items():
-        rows, fits[name] = score_variance(D_KS, setting, draws=draws, seed=seed)
-        for row in rows:
-            for key, label in VARIANCES.items():
-                value = getattr(row, key)
-                points.append(
-                    {
-                        "setting": name,
-                        "kind": label,
-                        "d_k": row.d_k,
-                        "value": value.value,
-                        "low": max(value.low, 1e-9),
-                        "high": value.high,
-                        "predicted": getattr(row, f"{key}_predicted"),
-                    }
-                )
+        variances, fits[name] = score_variance(D_KS, setting, draws=draws, seed=seed)
+        points += [
+            {
+                "setting": name,
+                "kind": VARIANCES[row.variance],
+                "d_k": row.d_k,
+                "value": row.simulated.value,
+                "low": max(row.simulated.low, 1e-9),
+                "high": row.simulated.high,
+                "predicted": row.predicted,
+            }
+            for row in variances
+        ]
         exponents += [
             {
                 "setting": name,
@@ -179,12 +180,10 @@ def _limits(key: str, n: int, beta: float) -> list[tuple[str, float]]:
     if key == "entropy_norm" and beta <= critical / 2:
         limits.append(("small β", softmax.entropy_small_beta(n, beta) / math.log(n)))
     if beta >= 1.5 * critical:
-        limit = softmax.saturated(n, beta)
+        means = softmax.saturated(n, beta)
         values = {
-            "entropy_norm": limit.entropy / math.log(n),
-            "p_max": limit.p_max,
-            "jacobian": limit.jacobian,
-            "gain": limit.gain,
+            **means,
+            "entropy_norm": means["entropy"] / math.log(n),
             "live": softmax.live_share(n, beta, LIVE_FROM),
             "saturated": 1 - softmax.share_below(n, beta, SATURATED_ABOVE),
         }
@@ -217,25 +216,25 @@ def mode_places(options: Mapping[str, Mapping[str, float]], *, n: int) -> Rows:
     return rows
 
 
-def first_table(*, draws: int, seed: int) -> tuple[Sequence[str], list[list[Any]]]:
-    """Return the n = 14 table of initialisations: columns, and rows of numbers with errors."""
-    columns = ("case", "β", "H ÷ ln n", "largest weight", "1 ÷ Σp²", "‖J‖", "β·rms‖J‖", "p > 0.9")
+FIRST_TABLE = {
+    "H ÷ ln n": "entropy_norm",
+    "largest weight": "p_max",
+    "1 ÷ Σp²": "participation",
+    "‖J‖": "jacobian",
+    "β·rms‖J‖": "gain",
+    "p > 0.9": "saturated",
+}
+
+
+def first_table(*, draws: int, seed: int) -> tuple[list[str], list[list[Any]]]:
+    """Return the table of :data:`INIT_CASES` at n = 14: columns, and a row of numbers per case.
+
+    With 60,000 draws it is the table of ``docs/theory.md``; 14 is about the mean length of a
+    Multi30k sentence.
+    """
+    simulated = softmax_statistics(list(INIT_CASES.values()), 14, draws=draws, seed=seed)
     rows = [
-        [
-            case,
-            row.beta,
-            *(
-                getattr(row, key).value
-                for key in (
-                    "entropy_norm",
-                    "p_max",
-                    "participation",
-                    "jacobian",
-                    "gain",
-                    "saturated",
-                )
-            ),
-        ]
-        for case, row in zip(INIT_CASES, init_table(n=14, draws=draws, seed=seed), strict=True)
+        [case, row.beta, *(getattr(row, key).value for key in FIRST_TABLE.values())]
+        for case, row in zip(INIT_CASES, simulated, strict=True)
     ]
-    return columns, rows
+    return ["case", "β", *FIRST_TABLE], rows

@@ -1,77 +1,37 @@
 """The scale modes: how a raw score q·k becomes the logit that the softmax sees."""
 
-from attnscale.attention.scale.base import (
-    ArgumentError,
-    Moments,
-    OptimizerFactors,
-    Scale,
-    scores_of,
-)
-from attnscale.attention.scale.fixed import (
-    Constant,
-    Folded,
-    Inverse,
-    MuP,
-    NoneEquivalent,
-    Sqrt,
-    SqrtDModel,
-    Unscaled,
-)
-from attnscale.attention.scale.learnable import Learned, LearnedShared
-from attnscale.attention.scale.length import LogN, LogNBase, SSMax
-from attnscale.attention.scale.normalised import (
-    NGPT,
-    Cosine,
-    CosineFixed,
-    QKLayerNorm,
-    QKNorm,
-    QKRMSNorm,
-)
-from attnscale.attention.scale.registry import (
-    SCALES,
-    ScaleFactory,
-    all_options,
-    choose_scale,
-    name_of,
-    options_of,
-    scale_name,
-)
-from attnscale.attention.scale.scores import NAP, ScoreBatchNorm, ScoreLayerNorm, SoftCap
-
-__all__ = [
-    "NAP",
-    "NGPT",
-    "SCALES",
-    "ArgumentError",
-    "Constant",
-    "Cosine",
-    "CosineFixed",
-    "Folded",
-    "Inverse",
-    "Learned",
-    "LearnedShared",
-    "LogN",
-    "LogNBase",
-    "Moments",
-    "MuP",
-    "NoneEquivalent",
-    "OptimizerFactors",
-    "QKLayerNorm",
-    "QKNorm",
-    "QKRMSNorm",
-    "SSMax",
-    "Scale",
-    "ScaleFactory",
-    "ScoreBatchNorm",
-    "ScoreLayerNorm",
-    "SoftCap",
-    "Sqrt",
-    "SqrtDModel",
-    "Unscaled",
-    "all_options",
-    "choose_scale",
-    "name_of",
-    "options_of",
-    "scale_name",
-    "scores_of",
-]
+from attnscale.attention.scale.base import ArgumentError as ArgumentError
+from attnscale.attention.scale.base import Moments as Moments
+from attnscale.attention.scale.base import OptimizerFactors as OptimizerFactors
+from attnscale.attention.scale.base import Scale as Scale
+from attnscale.attention.scale.base import scores_of as scores_of
+from attnscale.attention.scale.factor import Constant as Constant
+from attnscale.attention.scale.factor import Folded as Folded
+from attnscale.attention.scale.factor import Inverse as Inverse
+from attnscale.attention.scale.factor import Learned as Learned
+from attnscale.attention.scale.factor import LearnedShared as LearnedShared
+from attnscale.attention.scale.factor import MuP as MuP
+from attnscale.attention.scale.factor import NoneEquivalent as NoneEquivalent
+from attnscale.attention.scale.factor import Sqrt as Sqrt
+from attnscale.attention.scale.factor import SqrtDModel as SqrtDModel
+from attnscale.attention.scale.factor import Unscaled as Unscaled
+from attnscale.attention.scale.length import LogN as LogN
+from attnscale.attention.scale.length import LogNBase as LogNBase
+from attnscale.attention.scale.length import SSMax as SSMax
+from attnscale.attention.scale.normalised import NGPT as NGPT
+from attnscale.attention.scale.normalised import Cosine as Cosine
+from attnscale.attention.scale.normalised import CosineFixed as CosineFixed
+from attnscale.attention.scale.normalised import QKLayerNorm as QKLayerNorm
+from attnscale.attention.scale.normalised import QKNorm as QKNorm
+from attnscale.attention.scale.normalised import QKRMSNorm as QKRMSNorm
+from attnscale.attention.scale.registry import SCALES as SCALES
+from attnscale.attention.scale.registry import ScaleFactory as ScaleFactory
+from attnscale.attention.scale.registry import all_options as all_options
+from attnscale.attention.scale.registry import choose_scale as choose_scale
+from attnscale.attention.scale.registry import name_of as name_of
+from attnscale.attention.scale.registry import options_of as options_of
+from attnscale.attention.scale.registry import scale_name as scale_name
+from attnscale.attention.scale.scores import NAP as NAP
+from attnscale.attention.scale.scores import ScoreBatchNorm as ScoreBatchNorm
+from attnscale.attention.scale.scores import ScoreLayerNorm as ScoreLayerNorm
+from attnscale.attention.scale.scores import SoftCap as SoftCap

@@ -32,23 +32,19 @@ class ArgumentError(ValueError):
 
     Attributes:
         argument: Which argument of the mode's constructor.
-        value: The number.
-        allowed: What it takes.
     """
 
     def __init__(self, argument: str, value: object, allowed: str) -> None:
         """Say which argument, its value, and what is allowed."""
-        super().__init__(f"{argument}={value}: allowed is {allowed}")
-        self.argument, self.value, self.allowed = argument, value, allowed
+        super().__init__(argument, value, allowed)
+        self.argument = argument
 
-    def __reduce__(self) -> tuple[type, tuple[str, object, str]]:
-        """Let it pass between processes."""
-        return type(self), (self.argument, self.value, self.allowed)
+    def __str__(self) -> str:
+        """Return the sentence."""
+        return "{}={}: allowed is {}".format(*self.args)
 
 
-def checked(
-    argument: str, value: float, allowed: str, test: Callable[[float], bool] = lambda _: True
-) -> float:
+def checked(argument: str, value: float, allowed: str, test: Callable[[float], bool]) -> float:
     """Return a finite number that passes a test, or raise :class:`ArgumentError`."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (number and math.isfinite(value) and test(value)):
@@ -88,8 +84,7 @@ class Moments:
     @property
     def score_std(self) -> float:
         """Standard deviation within a row of q·k for independent q and k: literature's √Var_row."""
-        spread: float = (1.0 - self.x_cos) ** 0.5
-        return float(self.d_k**0.5 * self.q_rms * self.k_rms * spread)
+        return float(self.d_k**0.5 * self.q_rms * self.k_rms * (1.0 - self.x_cos) ** 0.5)
 
     @property
     def cosine_std(self) -> float:
@@ -210,6 +205,11 @@ class Scale(nn.Module):
         raise NotImplementedError
 
 
+def widen(values: Tensor) -> Tensor:
+    """Return a tensor in fp32, or as it is where it is wider."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def scores_of(
     q: Float[Tensor, "batch head query d_k"], k: Float[Tensor, "batch head key d_k"]
 ) -> Float[Tensor, "batch head query key"]:
@@ -220,8 +220,7 @@ def scores_of(
     """
     if q.dtype in _HALF or torch.is_autocast_enabled(q.device.type):
         with torch.autocast(q.device.type, enabled=False):
-            wide = torch.promote_types(q.dtype, torch.float32)
-            return q.to(wide) @ k.to(wide).transpose(-2, -1)
+            return widen(q) @ widen(k).transpose(-2, -1)
     return q @ k.transpose(-2, -1)
 
 

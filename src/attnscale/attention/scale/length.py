@@ -19,7 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from attnscale.attention.masks import kept_count
-from attnscale.attention.scale.base import Moments, Scale, checked, mean_of, per_head, positive
+from attnscale.attention.scale.base import (
+    Moments,
+    Scale,
+    checked,
+    mean_of,
+    per_head,
+    positive,
+    widen,
+)
 
 
 class LogN(Scale):
@@ -34,17 +42,16 @@ class LogN(Scale):
 
     def qk(self, q: Tensor, k: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Multiply each query by its row's factor."""
-        wide_type = torch.promote_types(q.dtype, torch.float32)
-        n = kept_count(keep, k.shape[2])
+        wide, n = widen(q), kept_count(keep, k.shape[2])
         # A row with no key has weights 0 whatever its logits; ln 0 would make it NaN.
         if isinstance(n, Tensor):
-            log_n: Tensor | float = n.to(wide_type).clamp_min(1).log()
+            log_n: Tensor | float = n.to(wide.dtype).clamp_min(1).log()
         else:
             log_n = math.log(max(n, 1.0))
         factor = self.factor(log_n) * q.shape[-1] ** -0.5
         # The product is rounded once, whether n is a number or a tensor: a step of decoding, which
         # has no mask, must equal the row of a whole pass, which has one.
-        return (q.to(wide_type) * factor).to(q.dtype), k
+        return (wide * factor).to(q.dtype), k
 
     def predicted_std(self, moments: Moments) -> float:
         """Return ln n / √d_k times that of the scores."""

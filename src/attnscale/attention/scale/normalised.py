@@ -27,21 +27,18 @@ from attnscale.attention.scale.base import (
     mean_of,
     per_head,
     positive,
+    widen,
 )
 
 
-def _wide(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
 def _unit(x: Tensor) -> Tensor:
-    wide = _wide(x)
+    wide = widen(x)
     # Added, not a bound: a vector of zeros stays zero, and clamping took a third of the time.
     return wide * (wide.square().sum(dim=-1, keepdim=True) + 1e-24).rsqrt()
 
 
 def _rms(x: Tensor, eps: float) -> Tensor:
-    wide = _wide(x)
+    wide = widen(x)
     return wide * (wide.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
 
 
@@ -165,7 +162,7 @@ class QKLayerNorm(QKRMSNorm):
     def qk(self, q: Tensor, k: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Normalise q and k."""
         size = q.shape[-1:]
-        wide_q, wide_k = _wide(q), _wide(k)
+        wide_q, wide_k = widen(q), widen(k)
         q_gain = (self.q_gain * size[0] ** -0.5).to(wide_q.dtype)
         k_gain = self.k_gain.to(wide_k.dtype)
         normed_q = functional.layer_norm(wide_q, size, q_gain, None, self.eps)

@@ -11,19 +11,19 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from attnscale.attention.scale import fixed, learnable, length, normalised, scores
+from attnscale.attention.scale import factor, length, normalised, scores
 from attnscale.attention.scale.base import ArgumentError, Scale
 
 SCALES: dict[str, type[Scale]] = {
-    "sqrt": fixed.Sqrt,
-    "none": fixed.Unscaled,
-    "folded": fixed.Folded,
-    "none_equiv": fixed.NoneEquivalent,
-    "inverse": fixed.Inverse,
-    "mup": fixed.MuP,
-    "sqrt_d_model": fixed.SqrtDModel,
-    "learned": learnable.Learned,
-    "learned_shared": learnable.LearnedShared,
+    "sqrt": factor.Sqrt,
+    "none": factor.Unscaled,
+    "folded": factor.Folded,
+    "none_equiv": factor.NoneEquivalent,
+    "inverse": factor.Inverse,
+    "mup": factor.MuP,
+    "sqrt_d_model": factor.SqrtDModel,
+    "learned": factor.Learned,
+    "learned_shared": factor.LearnedShared,
     "cosine": normalised.Cosine,
     "qknorm": normalised.QKNorm,
     "cosine_fixed": normalised.CosineFixed,
@@ -63,7 +63,7 @@ def all_options() -> dict[str, dict[str, float]]:
 
 def name_of(scale: Scale) -> str:
     """Return what ``attention.scale`` is set to for this scale; a class's name for one's own."""
-    if isinstance(scale, fixed.Constant):
+    if isinstance(scale, factor.Constant):
         return f"{scale.constant:g}"
     names = [name for name, kind in SCALES.items() if kind is type(scale)]
     return names[0] if names else type(scale).__name__
@@ -163,7 +163,7 @@ def choose_scale(
     if not isinstance(scale, str):
         if options:
             raise ValueError(f"attention.scale={scale}: a number has no options")
-        return ScaleFactory(name=name, kind=fixed.Constant, options={"factor": float(scale)})
+        return ScaleFactory(name=name, kind=factor.Constant, options={"factor": float(scale)})
     kind = SCALES[name]
     known = options_of(kind)
     for option in options:

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from attnscale.attention.core import Attended
 from attnscale.attention.scale import Moments
-from attnscale.attention.stats.sample import Sample
-from attnscale.attention.stats.taps import sample_of
+from attnscale.attention.stats.sample import Sample, sample_of
 
 
 def counted_rows(

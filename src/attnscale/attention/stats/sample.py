@@ -11,6 +11,7 @@ in fp32 what is below 3·10⁻⁴ of ‖J‖, and such rows are what an unscaled
 Each tensor of the size of the score matrix is walked when a statistic first asks for it, and once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -18,15 +19,13 @@ from typing import ClassVar
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional
 
+from attnscale.attention.core import Attended
+from attnscale.attention.scale import scores_of
+from attnscale.attention.scale.base import widen
 from attnscale.attention.stats.rows import Rows, Spread
-from attnscale.attention.stats.vectors import (
-    component_variance,
-    cosine_of_units,
-    ratio,
-    unit_vectors,
-    widen,
-)
+from attnscale.attention.stats.vectors import blank, component_variance, cosine_of_units, ratio
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,11 +47,9 @@ class Sample:
         w_k: Weight of the key projection, likewise.
         keep: Broadcastable to (batch, head, query, key); None keeps every key.
         real_queries: Broadcastable to (batch, head, query), with three axes; None if all are real.
-        real_keys: Broadcastable to (batch, head, key), with three axes; None to take the keys that
-            some real query may attend.
 
     Raises:
-        ValueError: If there is no tensor to read the shape from, or a mask of real positions has
+        ValueError: If there is no tensor to read the shape from, or the mask of real queries has
             not three axes (with two, batch would silently be read as head).
     """
 
@@ -68,17 +65,15 @@ class Sample:
     w_k: Float[Tensor, "rows d_model"] | None = None
     keep: Bool[Tensor, "..."] | None = None
     real_queries: Bool[Tensor, "..."] | None = None
-    real_keys: Bool[Tensor, "..."] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what would be read wrongly without an error."""
-        for name in ("real_queries", "real_keys"):
-            mask: Tensor | None = getattr(self, name)
-            if mask is not None and mask.ndim != 3:
-                raise ValueError(
-                    f"{name} has shape {tuple(mask.shape)}: needs three axes, (batch, head or 1, "
-                    "position)"
-                )
+        mask = self.real_queries
+        if mask is not None and mask.ndim != 3:
+            raise ValueError(
+                f"real_queries has shape {tuple(mask.shape)}: needs three axes, (batch, head or "
+                "1, position)"
+            )
         if all(getattr(self, name) is None for name in self._MATRICES) and (
             self.q is None or self.k is None
         ):
@@ -190,18 +185,13 @@ class Sample:
 
     @cached_property
     def attended(self) -> Bool[Tensor, "#batch #head #key"]:
-        """True where some real query may attend to the key."""
+        """True where some real query may attend to the key, which so is no padding."""
         keep = self.rows.keep
         if keep is None:
             keep = torch.ones((1,) * 4, dtype=torch.bool, device=self._like.device)
         if self.real_queries is not None:
             keep = keep & self.real_queries[..., None]
         return keep.any(dim=-2)
-
-    @cached_property
-    def key_is_real(self) -> Bool[Tensor, "#batch #head #key"]:
-        """True where a key is no padding."""
-        return self.attended if self.real_keys is None else self.real_keys
 
     @cached_property
     def key_lengths(self) -> Tensor:
@@ -225,19 +215,18 @@ class Sample:
     def _real_x(self) -> Bool[Tensor, "batch some key"]:
         """True where a position of the layer input is no padding, for each head or for all."""
         batch, _, positions, _ = self._inputs.shape
-        return self.key_is_real.expand(batch, -1, positions)
+        return self.attended.expand(batch, -1, positions)
 
     @cached_property
     def unit_x(self) -> Float[Tensor, "batch input key d_model"]:
         """The layer inputs as vectors of length 1, 0 where no head has a real key."""
-        return unit_vectors(self._inputs, self._real_x.any(dim=1))
+        real = self._real_x.any(dim=1)[:, None, :, None]
+        return functional.normalize(blank(self._inputs, real, real.to(self._inputs.dtype)), dim=-1)
 
     @cached_property
     def x_cos(self) -> Float[Tensor, " head"]:
         """Mean cosine of two different real positions of a head's layer input."""
         cosines = cosine_of_units(self.unit_x, self._real_x)
-        if len(cosines) == 1:
-            return cosines.expand(self.n_heads)
         return cosines.repeat_interleave(self.n_heads // len(cosines))
 
     @cached_property
@@ -252,7 +241,7 @@ class Sample:
     @cached_property
     def k_var(self) -> Float[Tensor, " head"]:
         """Variance σ_k² of a component of the real keys."""
-        return component_variance(self.wide("k"), self.key_is_real)
+        return component_variance(self.wide("k"), self.attended)
 
     @cached_property
     def sigmas(self) -> Float[Tensor, " head"]:
@@ -272,3 +261,37 @@ class Sample:
         summed = (self.score_spread.clean @ each_key[..., None])[..., 0]
         cosines = ratio(summed, self.query_lengths)
         return self.rows.total(cosines) / self.rows.pairs.clamp(min=1)
+
+
+def sample_of(
+    attended: Sequence[Attended], real_queries: Bool[Tensor, "batch query"] | None = None
+) -> Sample:
+    """Return the sample of what a tap received from one attention, or from several that are alike.
+
+    Small tensors cost what starting their operations costs, so several attentions are measured as
+    if their heads were those of one.
+
+    Args:
+        attended: What the tap received: the same shapes, mask, and kind of mode.
+        real_queries: True where a query is no padding; None if all are real.
+    """
+    first = attended[0]
+    inputs = [one.x for one in attended if one.x is not None]
+    x: Tensor | None = inputs[0] if inputs else None
+    if any(one is not x for one in inputs):
+        x = torch.stack(inputs, dim=1)
+
+    def heads(tensors: list[Tensor]) -> Tensor:
+        return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim=1)
+
+    q, k = (heads([getattr(one, name) for one in attended]) for name in ("raw_q", "raw_k"))
+    return Sample(
+        weights=heads([one.weights() for one in attended]) if first.scale.is_softmax else None,
+        logits=heads([one.logits() for one in attended]),
+        scores=scores_of(q, k),
+        q=q,
+        k=k,
+        x=x,
+        keep=first.keep,
+        real_queries=None if real_queries is None else real_queries[:, None, :],
+    )

@@ -14,12 +14,6 @@ never formed: Q_q and Q_k have orthonormal columns, which leave singular values 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional
-
-
-def widen(values: Tensor) -> Tensor:
-    """Return the tensor in fp32, or as it is where it is wider."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def ratio(above: Tensor, below: Tensor) -> Tensor:
@@ -69,14 +63,6 @@ def component_variance(
     return total / (count * vectors.shape[-1])
 
 
-def unit_vectors(
-    x: Float[Tensor, "batch input position d_model"], real: Bool[Tensor, "batch position"]
-) -> Float[Tensor, "batch input position d_model"]:
-    """Return vectors of length 1; zeros where a vector is zero or not real."""
-    real = real[:, None, :, None]
-    return functional.normalize(blank(x, real, real.to(x.dtype)), dim=-1)
-
-
 def cosine_of_units(
     unit: Float[Tensor, " batch #some position d_model"],
     real: Bool[Tensor, " batch #some position"],
@@ -84,8 +70,8 @@ def cosine_of_units(
     """Return the mean cosine between two different real positions of one sequence.
 
     Args:
-        unit: Layer inputs as :func:`unit_vectors` makes them; a zero vector has cosine 0 with every
-            other. Several inputs may share one mask, and one input may have several masks.
+        unit: Layer inputs of length 1, or 0; a zero vector has cosine 0 with every other. Several
+            inputs may share one mask, and one input may have several masks.
         real: True where a position holds a real token; its second axis is input, head, or 1.
 
     Returns:

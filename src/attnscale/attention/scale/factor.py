@@ -1,12 +1,16 @@
-"""Modes that multiply the score by a number that is fixed before training.
+"""Modes that multiply the score by a number, fixed before training or learned.
 
     logit = c · r,   c = 1/√d_k (sqrt), 1 (none, folded, none_equiv), 1/d_k (inverse),
-                     √d₀/d_k (mup), 1/√d_model (sqrt_d_model), or any positive number
+                     √d₀/d_k (mup), 1/√d_model (sqrt_d_model), or any positive number;
+                     exp(τ), τ starts at −½ ln d_k (learned, learned_shared)
 
 Sources: Vaswani et al. 2017, section 3.2.1 (``sqrt``, and the unscaled comparison); Raffel et al.
 2020, T5 (``folded``: 1/√d_k goes into the initial W_q); Yang et al. 2022, "Tensor Programs V", and
 the README of its library (``mup``: equal to ``sqrt`` at the base size d₀; that library also starts
-W_q at zero, here the initialisation stays the model's).
+W_q at zero, here the initialisation stays the model's); Lee et al. 2021, "Vision Transformer for
+Small-Size Datasets", section 3.2, where τ is one number per layer (``learned_shared``); that paper
+also hides the diagonal, which is a mask and not part of the mode. ``learned`` has one τ per head.
+What is learned multiplies the logits: a temperature would divide them.
 
 ``none_equiv`` proves that the factor is a reparametrisation. With c = 1/√d_k and W_q' = c W_q the
 model is that of ``sqrt``, and ∂L/∂W_q' = (1/c) ∂L/∂W_q. Adam's step does not depend on the size of
@@ -16,9 +20,19 @@ the gradient, so its learning rate must be multiplied by c and its ε by 1/c; de
 gradient, so its learning rate must be multiplied by c².
 """
 
-from torch import Tensor
+import math
 
-from attnscale.attention.scale.base import Moments, OptimizerFactors, Scale, positive
+import torch
+from torch import Tensor, nn
+
+from attnscale.attention.scale.base import (
+    Moments,
+    OptimizerFactors,
+    Scale,
+    mean_of,
+    per_head,
+    positive,
+)
 
 
 class FixedScale(Scale):
@@ -148,3 +162,38 @@ class Constant(FixedScale):
     def factor(self, d_k: int) -> float:
         """Return c."""
         return self.constant
+
+
+class Learned(Scale):
+    """One learned scale per head."""
+
+    formula = "exp(τ_head) · r, τ starts at −½ ln d_k"
+    source = "Lee et al. 2021, section 3.2 (one per layer there)"
+
+    def __init__(self, *, n_heads: int, d_k: int) -> None:
+        """Start at ``sqrt``."""
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.full((n_heads,), -0.5 * math.log(d_k)))
+
+    def learned_scale(self) -> Tensor:
+        """Return exp(τ)."""
+        return self.log_scale.exp()
+
+    def qk(self, q: Tensor, k: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Multiply q by exp(τ)."""
+        return q * per_head(self.learned_scale()).to(q.dtype), k
+
+    def predicted_std(self, moments: Moments) -> float:
+        """Return the mean of exp(τ) times that of the scores."""
+        return mean_of(self.learned_scale()) * moments.score_std
+
+
+class LearnedShared(Learned):
+    """One learned scale for all heads of an attention."""
+
+    formula = "exp(τ) · r, one τ per attention, starts at −½ ln d_k"
+    source = "Lee et al. 2021, section 3.2 (which also hides the diagonal)"
+
+    def __init__(self, *, d_k: int) -> None:
+        """Start at ``sqrt``."""
+        super().__init__(n_heads=1, d_k=d_k)

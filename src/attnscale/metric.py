@@ -1,4 +1,8 @@
-"""Figures of a translation model.
+"""Validation and test figures: sums that do not depend on batch size, order or processes.
+
+    mse = Σ (x̂ − x)² / N,    explained variance = 1 − Σ (x̂ − x)² / Σ (x − x̄)²
+
+over all N components of a set, with x̄ the mean of all of them;
 
     loss = Σ −ln p(token) / tokens,  perplexity = exp(loss),  accuracy = correct tokens / tokens
 
@@ -9,26 +13,61 @@ processes. BLEU (Papineni et al. 2002) and chrF (Popović 2015) are sacreBLEU's 
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torchmetrics import Metric
 
 
-class TokenFigures(Metric):
-    """Loss, perplexity and accuracy per target token."""
+class Sums(Metric):
+    """A metric whose states are sums in fp64."""
 
     full_state_update = False
+    sums: ClassVar[tuple[str, ...]]
+
+    def __init__(self) -> None:
+        """Create the sums."""
+        super().__init__()
+        for name in self.sums:
+            self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+
+
+class ReconstructionError(Sums):
+    """Mean squared error and explained variance of a reconstruction."""
+
+    sums = ("squared_error", "total", "squares", "count")
+    squared_error: Tensor
+    total: Tensor
+    squares: Tensor
+    count: Tensor
+
+    def update(self, prediction: Float[Tensor, "..."], target: Float[Tensor, "..."]) -> None:
+        """Add a batch; both tensors have the same shape."""
+        wide = target.double()
+        self.squared_error += (prediction.double() - wide).square().sum()
+        self.total += wide.sum()
+        self.squares += wide.square().sum()
+        self.count += target.numel()
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return ``loss`` (the MSE), ``explained_variance`` and ``count`` (components)."""
+        spread = self.squares - self.total.square() / self.count
+        return {
+            "loss": self.squared_error / self.count,
+            "explained_variance": 1 - self.squared_error / spread,
+            "count": self.count,
+        }
+
+
+class TokenFigures(Sums):
+    """Loss, perplexity and accuracy per target token."""
+
+    sums = ("nll", "correct", "count")
     nll: Tensor
     correct: Tensor
     count: Tensor
-
-    def __init__(self, **kwargs: Any) -> None:
-        """Create the sums."""
-        super().__init__(**kwargs)
-        for name in ("nll", "correct", "count"):
-            self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, nll: Tensor, correct: Tensor, count: int) -> None:
         """Add a batch: summed negative log-likelihood, correct tokens, tokens."""

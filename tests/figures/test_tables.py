@@ -1,6 +1,6 @@
 """Rows as tables."""
 
-from attnscale.analysis.tables import markdown_table, table_of
+from attnscale.figures.page import markdown_table, table_of
 from tests.support.documents import rows_of
 
 
