@@ -20,7 +20,7 @@ from attnscale.config.build import compose, project_root
 from attnscale.data.translation import TranslationBatch
 from attnscale.data.vocabulary import PADDING
 from attnscale.experiment.assemble import make_data, make_model, measured_scale
-from attnscale.experiment.memory import allocator
+from attnscale.experiment.surroundings import allocator
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer
 from attnscale.task.groups import adjust, parameter_groups

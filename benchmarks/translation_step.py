@@ -36,7 +36,7 @@ from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import PADDING
 from attnscale.experiment import run
 from attnscale.experiment.assemble import make_data, make_model, scale_factory
-from attnscale.experiment.memory import allocator
+from attnscale.experiment.surroundings import allocator
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer
 

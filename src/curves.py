@@ -6,7 +6,7 @@ import hydra
 from omegaconf import DictConfig
 
 from attnscale.cli.app import answer, launch
-from attnscale.cli.curves import draw_sweep
+from attnscale.cli.report import draw_sweep
 
 
 @hydra.main(

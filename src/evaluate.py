@@ -6,7 +6,7 @@ import hydra
 from omegaconf import DictConfig
 
 from attnscale.cli.app import answer, launch
-from attnscale.cli.evaluate import evaluate
+from attnscale.cli.checkpoint import evaluate
 
 
 @hydra.main(

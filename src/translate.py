@@ -6,7 +6,7 @@ import hydra
 from omegaconf import DictConfig
 
 from attnscale.cli.app import answer, launch
-from attnscale.cli.translate import translate
+from attnscale.cli.checkpoint import translate
 
 
 @hydra.main(

@@ -3,57 +3,50 @@
 One table. A checkpoint is brought up to date where it is loaded, a run where it is read.
 """
 
-import copy
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+Table = Mapping[str, str]
+"""Names as regular expressions, and what replaces them."""
 
-class Renamed(NamedTuple):
-    """One kind of name, as a regular expression, and what replaces it."""
-
-    old: str
-    new: str
-
-
-TENSORS = (
-    Renamed(r"(?<!\.scale)\.(running_mean|running_variance)$", r".scale.\1"),
-    Renamed(r"\b(self|cross|feed_forward)_around\.norm\.", r"\1_residual.norm."),
-    Renamed(r"\b(layers\.\d+\.(?:attention|feed_forward))_norm\.", r"\1_residual.norm."),
-)
+TENSORS: Table = {
+    r"(?<!\.scale)\.(running_mean|running_variance)$": r".scale.\1",
+    r"\b(self|cross|feed_forward)_around\.norm\.": r"\1_residual.norm.",
+    r"\b(layers\.\d+\.(?:attention|feed_forward))_norm\.": r"\1_residual.norm.",
+}
 """Keys of a state dict: buffers of ``score_batchnorm`` belong to the scale, not the attention; a
 LayerNorm belongs to the residual connection of its sublayer."""
 
-KEYS = (
-    Renamed(r"^callbacks\.temperatures(?=\.|$)", "callbacks.learned_scales"),
-    Renamed(r"^(callbacks\.watchdog)\.least_(entropy_norm|live_rows)$", r"\1.min_\2"),
-    Renamed(r"^(callbacks\.watchdog)\.largest_logit$", r"\1.max_logit"),
-)
+KEYS: Table = {
+    r"^callbacks\.temperatures(?=\.|$)": "callbacks.learned_scales",
+    r"^(callbacks\.watchdog)\.least_(entropy_norm|live_rows)$": r"\1.min_\2",
+    r"^(callbacks\.watchdog)\.largest_logit$": r"\1.max_logit",
+}
 """Dotted keys of the configuration."""
 
-TARGETS = (
-    Renamed(
-        r"^attnscale\.callbacks\.temperatures\.Temperatures$",
-        "attnscale.callbacks.learned_scales.LearnedScales",
+TARGETS: Table = {
+    r"^attnscale\.callbacks\.temperatures\.Temperatures$": (
+        "attnscale.callbacks.learned_scales.LearnedScales"
     ),
-)
+}
 """Values of ``_target_``."""
 
-METRICS = (Renamed(r"^(attention/.+)/temperature$", r"\1/learned_scale"),)
+METRICS: Table = {r"^(attention/.+)/temperature$": r"\1/learned_scale"}
 """Metrics: what multiplies the logits is no temperature, which divides them."""
 
 
-def renamed(name: str, table: tuple[Renamed, ...]) -> str:
+def renamed(name: str, table: Table) -> str:
     """Return today's name."""
-    for row in table:
-        name = re.sub(row.old, row.new, name)
+    for old, new in table.items():
+        name = re.sub(old, new, name)
     return name
 
 
 def earlier_metrics(name: str) -> list[str]:
     """Return the names under which earlier versions recorded a metric."""
-    earlier = [re.sub(r"/learned_scale$", "/temperature", name)]
-    return [old for old in earlier if old != name and renamed(old, METRICS) == name]
+    old = re.sub(r"/learned_scale$", "/temperature", name)
+    return [old] if old != name and renamed(old, METRICS) == name else []
 
 
 def _updated(node: Any, path: str) -> Any:
@@ -72,7 +65,7 @@ def _updated(node: Any, path: str) -> Any:
 
 def updated_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with today's keys and targets; the old one stays as it is."""
-    return dict(_updated(copy.deepcopy(dict(config)), ""))
+    return dict(_updated(config, ""))
 
 
 def update_checkpoint(checkpoint: dict[str, Any]) -> None:

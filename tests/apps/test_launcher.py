@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 
-from attnscale.cli.problems import explain
+from attnscale.cli.app import explain
 from attnscale.config.build import project_root, register
 
 PROBE = """

@@ -8,7 +8,7 @@ from selenium.webdriver.support.ui import Select
 
 import attnscale.figures.page
 from attnscale.report.page import make_report
-from tests.browser.recorded import HOSTILE, recorded_sweep
+from tests.browser.sweep import HOSTILE, recorded_sweep
 
 FIGURES = {
     *("train_loss", "val_loss", "val_explained_variance", "train_lr", "gradient_norms"),

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from attnscale.attention import Attended
 from attnscale.attention.stats import Sample, counted_rows, measure, predicted_std
 from attnscale.model.layers import INITS
-from tests.untrained import SEEDS, autoencoder, transformer
+from tests.support.step_zero import SEEDS, autoencoder, transformer
 
 DRAWS = 4
 FACTORS: dict[str, Callable[[int], float]] = {

@@ -21,7 +21,7 @@ from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.experiment import run
 from attnscale.experiment.checkpoints import load_checkpoint
-from attnscale.experiment.trained import Translator
+from attnscale.experiment.translator import Translator
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -36,7 +36,7 @@ ATTACKS: dict[str, dict[str, Any]] = {
     },
     "constant of the project": {"_target_": "attnscale.callbacks.pictures.BINS"},
     "part of the project that is not configured": {
-        "_target_": "attnscale.experiment.recorded.run",
+        "_target_": "attnscale.experiment.lifecycle.run",
         "config": {},
     },
     "private neighbour of an allowed module": {"_target_": "torch.optim.adam.Adam"},

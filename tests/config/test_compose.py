@@ -25,7 +25,6 @@ from attnscale.config.build import (
     project_root,
     register,
     resolve,
-    scale_modes,
     to_object,
 )
 from attnscale.config.schema import TrainConfig
@@ -154,4 +153,4 @@ def test_allow_is_left_out() -> None:
 
 def test_the_help_text_names_choices_and_modes() -> None:
     assert "optimizer=    adam, adamw, sgd" in choices()
-    assert "sqrt, none" in scale_modes()
+    assert "sqrt, none" in OmegaConf.create({"modes": "${scale_modes:}"}).modes

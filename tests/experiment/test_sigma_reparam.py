@@ -8,7 +8,7 @@ import torch
 
 from attnscale.data.toy_translation import draw_pairs
 from attnscale.experiment.checkpoints import load_checkpoint
-from attnscale.experiment.trained import Translator
+from attnscale.experiment.translator import Translator
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from attnscale.data.gaussian import GaussianData
 from attnscale.data.toy_translation import draw_pairs
 from attnscale.data.translation import TranslationData
 from attnscale.experiment.checkpoints import load_checkpoint
-from attnscale.experiment.trained import Translator
+from attnscale.experiment.translator import Translator
 
 SHORT = (
     "trainer.max_epochs=1",

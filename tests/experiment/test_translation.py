@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attnscale.experiment.checkpoints import load_checkpoint
-from attnscale.experiment.trained import Translator
+from attnscale.experiment.translator import Translator
 
 SMALL = (
     "model=transformer",

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from attnscale.attention import SCALES, Attended, Moments, ScaleFactory, choose_scale
 from attnscale.model.layers import INITS
-from tests.untrained import SEEDS, autoencoder, transformer
+from tests.support.step_zero import SEEDS, autoencoder, transformer
 
 TOLERANCE = 0.05
 OPTIONS: dict[str, dict[str, float]] = {

@@ -1,7 +1,7 @@
 """Apps in processes of their own that need not import their packages again.
 
-Importing torch, Lightning and MLflow takes longer than most commands that are tested. The server is a
-fresh interpreter that has only imported; each command is a fork of it, with its own arguments,
+Importing torch, Lightning and MLflow takes longer than most commands that are tested. The server is
+a fresh interpreter that has only imported; each command is a fork of it, with its own arguments,
 environment, folder and streams, and runs its app as ``python -m`` does. What depends on how an
 interpreter starts (its threads, its options) needs a real start.
 """
@@ -28,7 +28,7 @@ MAX_REQUEST = 1 << 20  # bytes of one command with its environment
 
 
 def _import_all() -> None:
-    """Import what apps import, some of it late, and see that this left one thread: others are lost."""
+    """Import what apps import, also late; a fork would lose any thread that this started."""
     import attnscale
 
     for module in pkgutil.walk_packages(attnscale.__path__, "attnscale."):
@@ -36,7 +36,7 @@ def _import_all() -> None:
             importlib.import_module(module.name)
     for name in ("mlflow.store.tracking.sqlalchemy_store", "matplotlib.figure", "scipy.stats"):
         importlib.import_module(name)
-    threads = len(os.listdir("/proc/self/task"))
+    threads = len(list(Path("/proc/self/task").iterdir()))
     assert threads == 1, f"{threads} threads after importing"
 
 
@@ -54,7 +54,7 @@ def _become(command: Mapping[str, object], streams: Sequence[int]) -> None:
     os.environ.update(environment)
     os.chdir(str(command["folder"]))
     more = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[0:1] = [os.getcwd(), *more]
+    sys.path[0:1] = [str(Path.cwd()), *more]
     importlib.invalidate_caches()
     random.seed()
     sys.argv = ["-m", *arguments]
@@ -128,7 +128,7 @@ def run(
         "environment": dict(environment),
     }
     with (
-        open(os.devnull) as nothing,
+        Path(os.devnull).open() as nothing,
         tempfile.TemporaryFile("w+") as output,
         tempfile.TemporaryFile("w+") as errors,
     ):

@@ -40,6 +40,18 @@ def test_it_does_nothing_by_itself(tmp_path: Path) -> None:
         assert mine.equal(plain)
 
 
+def test_it_only_reads_unless_it_says_that_it_writes() -> None:
+    """Who writes is asked last, so what a callback measures is of the step alone."""
+
+    class Write(StepCallback):
+        writes: ClassVar[bool] = True
+
+    loop, write, read = task().loop, Write(), StepCallback()
+    loop.add(write)
+    loop.add(read)
+    assert loop.observers == [read, write]
+
+
 def test_a_second_fit_does_not_ask_twice(tmp_path: Path) -> None:
     module, count = task(), Count()
 

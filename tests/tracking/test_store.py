@@ -15,7 +15,6 @@ from attnscale.tracking.store import (
     Store,
     experiment_id,
     find_store,
-    folder_uri,
     open_client,
     sqlite_path,
     sqlite_uri,
@@ -93,12 +92,12 @@ def test_refuses_a_path_that_has_no_uri(path: PurePath) -> None:
 @pytest.mark.parametrize(
     ("path", "uri"),
     [
-        (PurePosixPath("/tmp/my dir #1/a"), "file:///tmp/my%20dir%20%231/a"),
-        (PureWindowsPath(r"C:\my runs\a"), "file:///C:/my%20runs/a"),
+        (PurePosixPath("/tmp/my dir #1/m.db"), "file:///tmp/my%20dir%20%231/artifacts"),
+        (PureWindowsPath(r"C:\my runs\m.db"), "file:///C:/my%20runs/artifacts"),
     ],
 )
-def test_the_uri_of_a_folder(path: PurePath, uri: str) -> None:
-    assert folder_uri(path) == uri
+def test_the_uri_of_the_artifacts(path: PurePath, uri: str) -> None:
+    assert find_store(sqlite_uri(path), Path("/elsewhere")).artifacts == uri
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,7 @@ def test_a_relative_uri_is_that_of_the_working_folder(
     store = find_store("sqlite:///runs/m.db", Path("/elsewhere"))
     assert store == Store(
         sqlite_uri(tmp_path / "runs" / "m.db"),
-        folder_uri(tmp_path / "runs" / "artifacts"),
+        (tmp_path / "runs" / "artifacts").as_uri(),
         "tracking.uri",
     )
 
@@ -129,7 +128,7 @@ def test_the_configuration_comes_before_the_environment(
     configured, inherited = "sqlite:////configured/m.db", "sqlite:////inherited/m.db"
     default = Store(
         sqlite_uri(tmp_path / "mlruns" / "mlflow.db"),
-        folder_uri(tmp_path / "mlruns" / "artifacts"),
+        (tmp_path / "mlruns" / "artifacts").as_uri(),
         "default",
     )
     assert find_store(None, tmp_path) == default

@@ -1,16 +1,19 @@
 """How an app is launched: one line for a person's mistake, true statuses, and a summary."""
 
+import difflib
 import json
 import os
+import re
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from attnscale.cli.job import (
     TRACEBACK_VARIABLE,
@@ -20,7 +23,6 @@ from attnscale.cli.job import (
     run_job,
     wants_traceback,
 )
-from attnscale.cli.problems import explain
 from attnscale.cli.report import finish
 from attnscale.cli.screen import sweep_table
 from attnscale.config.build import register
@@ -28,7 +30,7 @@ from attnscale.config.hydra_section import bounded_hydra
 from attnscale.experiment.result import RUN_FILE
 from attnscale.experiment.surroundings import same_environment
 from attnscale.sweep.overrides import allowed
-from attnscale.sweep.state import Sweep, launched_sweeps, read_jobs
+from attnscale.sweep.state import LAUNCHED, Sweep, read_jobs
 from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
 
 __all__ = ["answer", "launch", "run_job"]
@@ -85,6 +87,43 @@ def _finish_sweep(sweep: Sweep, interrupted: bool, problem: str | None) -> int:
     return 1 if bad or problem else 0
 
 
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def explain(error: BaseException) -> str:
+    """Return an error of Hydra's or OmegaConf's in a line: the key, the value, what is allowed."""
+    for cause in _chain(error):
+        if not isinstance(cause, OmegaConfBaseException) or not cause.full_key:
+            continue
+        key = cause.full_key
+        if isinstance(cause, ConfigKeyError | ConfigAttributeError):
+            return f"{key}: no such key{_known(cause)}"
+        return f"{key}: {str(cause.msg or cause).splitlines()[0]}"
+    if "'hydra/launcher/submitit_slurm'" in str(error):
+        return "hydra/launcher=slurm: not installed; pip install 'attnscale[slurm]'"
+    missing = re.search(r"Could not find '([^']+)/([^'/]+)'", str(error))
+    if missing:
+        listed = str(error).partition("Available options in")[2].partition("Config search path")[0]
+        names = ", ".join(line.strip() for line in listed.splitlines()[1:] if line.strip())
+        return f"{missing[1]}={missing[2]}: no such choice. Allowed: {names}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "; ".join(lines[:1] + [line for line in lines[1:] if not line.startswith("full_key")])
+
+
+def _known(error: OmegaConfBaseException) -> str:
+    parent = error.parent_node
+    if not isinstance(parent, DictConfig):
+        return ""
+    names = [str(name) for name in parent if not str(name).startswith("_")]
+    near = difflib.get_close_matches(str(error.key), names, n=1)
+    hint = f". Did you mean {near[0]!r}?" if near else "."
+    return f"{hint} Allowed: {', '.join(names)}"
+
+
 def _outcome(main: Callable[[], object]) -> tuple[int, str | None]:
     """Return the exit status of an app's ``main``, and what to tell the person who asked."""
     try:
@@ -113,7 +152,9 @@ def launch(main: Callable[[], object]) -> None:
     0: all is well; 1: a mistake or a failed job; 130: Ctrl-C; 143: SIGTERM. Set HYDRA_FULL_ERROR=1
     for tracebacks.
     """
-    with same_environment(), launched_sweeps() as sweeps:
+    sweeps: list[Sweep] = []
+    LAUNCHED.set(sweeps)
+    with same_environment():
         # Hydra hands errors over as they are then, instead of printing them its own way. What the
         # person asked for is in another variable, where jobs see it.
         os.environ[TRACEBACK_VARIABLE] = os.environ.get(HYDRA_VARIABLE, "0")

@@ -22,7 +22,7 @@ from attnscale.experiment import Result
 from attnscale.experiment.result import WORST, default_name
 from attnscale.sweep.overrides import allowed, check, describe
 from attnscale.sweep.state import Job, Launch
-from attnscale.tracking.store import Store, find_store
+from attnscale.tracking.store import find_store
 
 TRACEBACK_VARIABLE = "ATTNSCALE_FULL_ERROR"
 USER_ERRORS = (ValueError, FileNotFoundError, PermissionError)
@@ -56,9 +56,11 @@ def answer(work: Callable[[DictConfig], None], config: DictConfig) -> None:
         end_with(error)
 
 
-def _announce(store: Store) -> None:
-    say(f"Recording to {store.uri} ({store.origin})")
-    say(f"See it with: {store.ui_command()}")
+def job_tags(sweep: Launch | None) -> dict[str, str]:
+    """Return what a job's record says of its launch."""
+    hydra = HydraConfig.get()
+    tags = {"overrides": " ".join(hydra.overrides.task), "kind": "run"}
+    return tags if sweep is None else {**tags, "sweep": sweep.name, "job": str(hydra.job.num)}
 
 
 def _targets(sweep: Launch | None) -> Targets:
@@ -70,38 +72,28 @@ def _run(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
     overrides = list(HydraConfig.get().overrides.task)
     targets = _targets(sweep)
     config = to_object(composed, TrainConfig, targets)
-    tags = {"overrides": " ".join(overrides), "kind": "run"}
+    targets.check(plain(config))
     if config.checkpoint is not None:
-        targets.check(plain(config))
         config = resumed_config(config, overrides, targets)
     if sweep is None:
         check(overrides, config.attention.scale)
         name = f"{default_name(config)} ({_mark(Path(config.folder))})"
-    else:
-        tags |= {"sweep": sweep.name, "job": str(HydraConfig.get().job.num)}
+        store = find_store(config.tracking.uri, project_root())
+        say(f"Recording to {store.uri} ({store.origin})")
+        say(f"See it with: {store.ui_command()}")
     config.tracking.run_name = config.tracking.run_name or name
-    targets.check(plain(config))
-    if sweep is None:
-        _announce(find_store(config.tracking.uri, project_root()))
     # Seconds of importing, which a mistake above should not wait for.
     from attnscale.experiment import run
-    from attnscale.experiment.memory import forget_peak
+    from attnscale.experiment.surroundings import forget_peak
 
     forget_peak()
     parent = None if sweep is None else sweep.parent
-    return run(config, parent=parent, tags=tags, allow=targets.allow)
+    return run(config, parent=parent, tags=job_tags(sweep), allow=targets.allow)
 
 
 def _mark(folder: Path) -> str:
     """Return what makes the names of a launch its own: the end of its folder's name."""
     return folder.name.rpartition("_")[2]
-
-
-def _name(sweep: Launch | None, folder: Path) -> str:
-    if sweep is None:
-        return "run"
-    overrides = list(HydraConfig.get().overrides.task)
-    return f"{describe(overrides, sweep.swept) or 'job'} ({_mark(folder.parent)})"
 
 
 def _show(result: Result, ui: str) -> None:
@@ -126,14 +118,13 @@ def run_job(
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
-    sweep = None
+    sweep, name, index = None, "run", 0
     if hydra.mode == RunMode.MULTIRUN:
         sweep = Launch.load(Path(hydra.sweep.dir))
-    name = _name(sweep, folder)
-    index = hydra.job.num if sweep is not None else 0
-    job = Job(index=index, name=name, status="RUNNING", pid=os.getpid())
-    if sweep is not None:
+        index, overrides = hydra.job.num, list(hydra.overrides.task)
+        name = f"{describe(overrides, sweep.swept) or 'job'} ({_mark(folder.parent)})"
         say(f"Job {index}: {name}")
+    job = Job(index=index, name=name, status="RUNNING", pid=os.getpid())
     job.save(folder)
     try:
         result = work(config, sweep, name)

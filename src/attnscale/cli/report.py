@@ -1,7 +1,8 @@
-"""What the app report does, and how every sweep ends: the answer, the table, the page."""
+"""What the apps report and curves do, and how a sweep ends: the answer, the table, the page."""
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,13 +12,14 @@ from omegaconf import DictConfig
 from tabulate import tabulate
 
 from attnscale.cli.screen import number, say
-from attnscale.config.app_schema import ReportConfig
-from attnscale.config.build import project_root, shown_path, to_object
+from attnscale.config.app_schema import CurvesConfig, ReportConfig
+from attnscale.config.build import project_root, shortened, shown_path, to_object
 from attnscale.tracking.history import History
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import Store, find_store
 
 if TYPE_CHECKING:
+    from attnscale.analysis.settings import Asked
     from attnscale.report.page import Report
 
 MIN_WIDTH = 60
@@ -28,10 +30,6 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return number(value) if isinstance(value, float) else str(value)
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def fitted_table(
@@ -45,7 +43,7 @@ def fitted_table(
     texts = [list(columns), *([_cell(value) for value in row] for row in rows)]
 
     def drawn(n_columns: int, length: int) -> str:
-        cut = [[_cut(text, length) for text in row[:n_columns]] for row in texts]
+        cut = [[shortened(text, length) for text in row[:n_columns]] for row in texts]
         return tabulate(cut[1:], headers=cut[0], tablefmt="simple", disable_numparse=True)
 
     whole = max((len(text) for row in texts for text in row), default=1)
@@ -54,8 +52,8 @@ def fitted_table(
         *((named, length) for length in range(whole, 0, -1)),
     ]
     tables = (drawn(*one) for one in tries)
-    table = next((t for t in tables if max(map(len, t.splitlines()), default=0) <= width), None)
-    return drawn(named, 1) if table is None else table
+    narrow = (t for t in tables if max(map(len, t.splitlines()), default=0) <= width)
+    return next(narrow, drawn(named, 1))
 
 
 def _valid(value: Any) -> Any:
@@ -70,21 +68,15 @@ def _valid(value: Any) -> Any:
 
 
 def write(
-    store: Store,
-    asked: Any,
-    folder: Path,
-    *,
-    title: str,
-    runs: Any = None,
-    points: int | None = None,
+    store: Store, selection: "Asked", folder: Path, *, title: str, runs: Any = None, **options: int
 ) -> "Report":
     """Write a report and ``result.json`` into a folder."""
     from attnscale.analysis.settings import find_runs
     from attnscale.report.page import make_report
 
-    runs = find_runs(store, asked) if runs is None else runs
-    more = {} if points is None else {"points": points}
-    report = make_report(runs, History(store, asked.experiment), folder, title=title, **more)
+    runs = find_runs(store, selection) if runs is None else runs
+    history = History(store, selection.experiment)
+    report = make_report(runs, history, folder, title=title, **options)
     (folder / RESULT_FILE).write_text(
         json.dumps(_valid(report.result), indent=1, ensure_ascii=False), encoding="utf-8"
     )
@@ -114,7 +106,7 @@ def attach(record: Record, report: "Report") -> None:
 
 
 def run_report(composed: DictConfig) -> None:
-    """Write the report that was asked for.
+    """Write the report on the runs that the command line selects.
 
     Raises:
         ValueError: If there is nothing of that name.
@@ -124,16 +116,16 @@ def run_report(composed: DictConfig) -> None:
     config = to_object(composed, ReportConfig)
     store = find_store(config.tracking.uri, project_root())
     experiment = config.tracking.experiment
-    asked = Asked(config.sweep, tuple(config.runs), config.filter, experiment)
-    runs = find_runs(store, asked)
+    selection = Asked(config.sweep, tuple(config.runs), config.filter, experiment)
+    runs = find_runs(store, selection)
     sweeps = sorted({run.sweep for run in runs if run.sweep})
     title = f"Report: {', '.join(sweeps[:3]) or 'runs'}"
     if config.points < 2:
         raise ValueError(f"points={config.points}: must be at least 2")
     folder = Path(config.folder) / "report"
-    report = write(store, asked, folder, title=title, runs=runs, points=config.points)
+    report = write(store, selection, folder, title=title, runs=runs, points=config.points)
     tell(report, say)
-    if len(sweeps) == 1 and asked.filter is None and not asked.runs:
+    if len(sweeps) == 1 and config.filter is None and not config.runs:
         parent = History(store, experiment).parent(sweeps[0])
         if parent is not None:
             attach(Record.attach(store, parent.run_id), report)
@@ -147,8 +139,8 @@ def finish(record: Record, folder: Path, experiment: str, described: str) -> str
     from attnscale.analysis.settings import Asked
 
     try:
-        asked = Asked(folder.name, (), None, experiment)
-        report = write(record.store, asked, folder / "report", title=f"Sweep of {described}")
+        selection = Asked(folder.name, (), None, experiment)
+        report = write(record.store, selection, folder / "report", title=f"Sweep of {described}")
         tell(report, _print)
         attach(record, report)
     except Exception as error:
@@ -156,3 +148,31 @@ def finish(record: Record, folder: Path, experiment: str, described: str) -> str
         _print(f"The report could not be written: {type(error).__name__}: {words}")
         return ""
     return report.answer.sentences[0]
+
+
+def draw_sweep(composed: DictConfig) -> None:
+    """Draw ``metrics`` of the runs of ``sweep`` into ``file``.
+
+    Raises:
+        ValueError: If there is no such sweep, or none of its runs has such a metric.
+    """
+    from attnscale.figures.curves import run_curves
+    from attnscale.figures.page import to_png
+
+    config = to_object(composed, CurvesConfig)
+    history = History(find_store(config.tracking.uri, project_root()), config.tracking.experiment)
+    runs = history.sweep_runs(config.sweep)
+    # The sweep's mark at the end of each name says nothing within one sweep.
+    names = {run.run_id: re.sub(r" \([0-9a-f]+\)$", "", run.name) for run in runs}
+    curves = {
+        metric: {names[run.run_id]: history.curve(run.run_id, metric) for run in runs}
+        for metric in config.metrics
+    }
+    path = Path(config.file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        spec = run_curves(curves, title=f"sweep {runs[0].tags['sweep']}")
+    except ValueError as error:
+        raise ValueError(f"metrics={config.metrics}: {error}") from error
+    path.write_bytes(to_png(spec))
+    say(f"Drawn: {shown_path(path)}")

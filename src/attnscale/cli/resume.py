@@ -22,7 +22,6 @@ FREE = (
 )
 """Sections that a resumed run may set anew; the others belong to what was trained."""
 
-
 PLACE = ("accelerator", "devices", "strategy", "num_nodes")
 """What ``trainer=NAME`` changes of a resumed run."""
 
@@ -47,12 +46,7 @@ def _set(config: TrainConfig, keys: Sequence[str], value: object) -> None:
 def resumed_config(
     composed: TrainConfig, overrides: Iterable[str], targets: Targets = NO_ALLOWANCE
 ) -> TrainConfig:
-    """Return the checkpoint's configuration with what the command line changes.
-
-    Args:
-        composed: The configuration as composed, ``checkpoint`` set.
-        overrides: The command line's overrides; only these may differ from the checkpoint.
-        targets: Which classes the checkpoint's configuration may name.
+    """Return the checkpoint's configuration, where only ``overrides`` may change it.
 
     Raises:
         ValueError: If an override contradicts what was trained, naming both values, or if the file

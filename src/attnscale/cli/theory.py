@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from tabulate import tabulate
 
-from attnscale.cli.job import run_job
+from attnscale.cli.job import job_tags, run_job
 from attnscale.cli.screen import say
 from attnscale.config.app_schema import TheoryConfig
-from attnscale.config.build import project_root, shown_path, to_object
+from attnscale.config.build import project_root, shortened, shown_path, to_object
 from attnscale.config.section import plain
 from attnscale.experiment import Result
 from attnscale.experiment.surroundings import surroundings
@@ -20,43 +19,24 @@ from attnscale.sweep.state import Launch
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
 
+COUNTS = ("n", "draws", "pairs", "replicates", "models")
 MIN_COUNT = 2
 MAX_VALUE = 96
 
 
-def _counts(config: TheoryConfig) -> dict[str, int]:
-    """Return how much is drawn, or refuse too little."""
-    counts = {
-        "n": config.n,
-        "draws": config.draws,
-        "pairs": config.pairs,
-        "replicates": config.replicates,
-        "models": config.models,
-    }
-    for key, count in counts.items():
-        if count < MIN_COUNT:
-            raise ValueError(f"{key}={count}: must be at least {MIN_COUNT}")
-    return counts
-
-
-def _shorter(text: str) -> str:
-    return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 1] + "…"
-
-
 def _theory(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
     config = to_object(composed, TheoryConfig)
-    _counts(config)
+    for key in COUNTS:
+        count = getattr(config, key)
+        if count < MIN_COUNT:
+            raise ValueError(f"{key}={count}: must be at least {MIN_COUNT}")
     store = find_store(config.tracking.uri, project_root())
-    overrides = list(HydraConfig.get().overrides.task)
-    tags = {"overrides": " ".join(overrides), "kind": "run", "folder": config.folder}
-    if sweep is not None:
-        tags |= {"sweep": sweep.name, "job": str(HydraConfig.get().job.num)}
     record = Record.start(
         store,
         experiment=config.tracking.experiment,
         name=config.tracking.run_name or ("theory" if sweep is None else name),
         parent=None if sweep is None else sweep.parent,
-        tags=tags,
+        tags={**job_tags(sweep), "folder": config.folder},
     )
     with surroundings(config.threads), record.ending():
         record.parameters(plain(config))
@@ -69,7 +49,8 @@ def _make(config: TheoryConfig, record: Record) -> Result:
     from attnscale.report.theory import claims_section, make_theory
 
     options = config.attention.options
-    theory = make_theory(options, **_counts(config), seed=config.seed)
+    counts: dict[str, int] = {key: getattr(config, key) for key in COUNTS}
+    theory = make_theory(options, **counts, seed=config.seed)
     results = claim_results(record.store, config.results)
     settled = judge_all(theory.evidence, results)
     folder = Path(config.folder)
@@ -85,17 +66,12 @@ def _make(config: TheoryConfig, record: Record) -> Result:
     for path in sorted(page.parent.iterdir()):
         record.file(path, "theory")
     record.points(theory.figures, 0)
-    say(
-        tabulate(
-            [
-                [s.claim.number, s.claim.text, s.judgement.verdict, _shorter(s.judgement.value)]
-                for s in settled
-            ],
-            headers=["", "claim", "verdict", "value"],
-            tablefmt="simple",
-            maxcolwidths=[None, 52, None, 60],
-        )
-    )
+    rows = [
+        [s.claim.number, s.claim.text, s.judgement.verdict, shortened(s.judgement.value, MAX_VALUE)]
+        for s in settled
+    ]
+    headers = ["", "claim", "verdict", "value"]
+    say(tabulate(rows, headers, tablefmt="simple", maxcolwidths=[None, 52, None, 60]))
     say(f"\nPage: {shown_path(page)}")
     if config.docs is not None:
         _document(Path(config.docs), options, record, results, settled)

@@ -32,22 +32,20 @@ def project_root() -> Path:
 
 def shown_path(path: str | Path) -> str:
     """Return a path as it can be pasted: relative to the current folder where that is shorter."""
-    path = Path(path)
-    relative = os.path.relpath(path)
-    return (
-        relative if len(relative) < len(str(path)) and not relative.startswith("..") else str(path)
-    )
+    relative, whole = os.path.relpath(path), str(Path(path))
+    return whole if relative.startswith("..") else min(whole, relative, key=len)
+
+
+def shortened(text: str, length: int) -> str:
+    """Return a text cut to a length, with a mark where it was cut."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def resolve(config: DictConfig, targets: Targets = NO_ALLOWANCE) -> dict[str, Any]:
-    """Resolve a composed configuration into plain dictionaries, lists and values.
+    """Resolve a composed configuration without ``hydra`` into plain dictionaries, lists and values.
 
     The names of its targets are checked, without importing anything. ``allow`` is left out: it is
     not part of what a run is.
-
-    Args:
-        config: As composed, ``hydra`` left out.
-        targets: Those of the command line.
 
     Raises:
         ValueError: If a target is not allowed, or if ``allow`` was set anywhere but on the command
@@ -68,17 +66,7 @@ def resolve(config: DictConfig, targets: Targets = NO_ALLOWANCE) -> dict[str, An
 
 
 def to_object(config: DictConfig, kind: type[T], targets: Targets = NO_ALLOWANCE) -> T:
-    """Return a composed configuration as the object that the program reads.
-
-    Args:
-        config: As composed, ``hydra`` left out.
-        kind: The type of its root.
-        targets: Those of the command line.
-
-    Raises:
-        ValueError: As :func:`resolve`.
-        OmegaConfBaseException: As :func:`resolve`.
-    """
+    """Return a composed configuration as the object that the program reads; see `resolve`."""
     return typed(kind, resolve(config, targets))
 
 
@@ -102,13 +90,6 @@ def compose(overrides: Sequence[str], *, folder: Path, allow: Sequence[str] = ()
     return to_object(composed, TrainConfig, targets)
 
 
-def scale_modes() -> str:
-    """Return the names that ``attention.scale`` takes, for the help text."""
-    from attnscale.attention.scale import SCALES
-
-    return ", ".join(SCALES)
-
-
 def choices() -> str:
     """Return a line for each group of ``conf/`` with its choices, for the help text."""
     lines = []
@@ -121,7 +102,7 @@ def choices() -> str:
 
 def register() -> None:
     """Register types and resolvers; may be called repeatedly."""
-    from attnscale.attention.scale import all_options
+    from attnscale.attention.scale import SCALES, all_options
 
     store = ConfigStore.instance()
     for (group, name), node in {**GROUPS, **APP_GROUPS}.items():
@@ -130,7 +111,7 @@ def register() -> None:
     options = AttentionConfig(options=all_options())
     store.store(group="schema/attention", name="default", node=options)
     OmegaConf.register_new_resolver("project", lambda: str(project_root()), replace=True)
-    OmegaConf.register_new_resolver("scale_modes", scale_modes, replace=True)
+    OmegaConf.register_new_resolver("scale_modes", lambda: ", ".join(SCALES), replace=True)
     OmegaConf.register_new_resolver("choices", choices, replace=True)
     # One id per launch: Hydra copies the cache from the sweep to its jobs.
     OmegaConf.register_new_resolver(

@@ -55,19 +55,14 @@ def _values(
             yield here, str(key), value
 
 
-def check_hydra(config: DictConfig, overrides: Sequence[str], allow: Sequence[str] = ()) -> None:
-    """Check what Hydra will build, and that no file adds to the overrides.
-
-    Args:
-        config: As composed, with the section ``hydra``.
-        overrides: What composition was given.
-        allow: A person's own packages, such as that of a sweeper's sampler.
+def check_hydra(config: DictConfig, n_overrides: int, allow: Sequence[str]) -> None:
+    """Check what Hydra will build, and that no file adds to the overrides of composition.
 
     Raises:
         ValueError: Naming the key and what is allowed.
     """
     hydra = config.hydra
-    if len(hydra.overrides.task) + len(hydra.overrides.hydra) != len(overrides):
+    if len(hydra.overrides.task) + len(hydra.overrides.hydra) != n_overrides:
         raise ValueError("hydra.overrides: are those of the command line, and not to be set")
     for place, key, value in _values(hydra, "hydra", BUILT):
         mine = any(below(str(value), package) for package in allow)
@@ -92,9 +87,9 @@ def bounded_hydra(allow: Sequence[str] = ()) -> Iterator[None]:
         **keys: Any,
     ) -> DictConfig:
         # Hydra adds to the list that it is given.
-        asked = list(overrides)
+        n_overrides = len(overrides)
         config = load(self, config_name, overrides, *args, **keys)
-        check_hydra(config, asked, allow)
+        check_hydra(config, n_overrides, allow)
         return config
 
     ConfigLoaderImpl.load_configuration = checked  # type: ignore[method-assign]

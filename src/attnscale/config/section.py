@@ -99,16 +99,10 @@ def _typed(kind: Any, value: Any, place: str) -> Any:
     return typed(kind, value, place) if is_dataclass(kind) else kind(copy.deepcopy(dict(value)))
 
 
-def plain(config: object) -> dict[str, Any]:
-    """Return a configuration, or a section of it, as plain dictionaries, lists and values."""
-    values = _plain(config)
-    assert isinstance(values, dict)
-    return values
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+def plain(config: Any) -> Any:
+    """Return a configuration, or a part of it, as plain dictionaries, lists and values."""
+    if is_dataclass(config):
+        return {f.name: plain(getattr(config, f.name)) for f in fields(config)}
+    if isinstance(config, Mapping):
+        return {key: plain(inner) for key, inner in config.items()}
+    return [plain(inner) for inner in config] if isinstance(config, list | tuple) else config

@@ -41,12 +41,22 @@ def below(path: str, top: str) -> bool:
     return path == top or path.startswith(f"{top}.")
 
 
+def _dotted(key: str, name: object) -> str:
+    """Return the key of what a section holds under a name; an empty key is that of the root."""
+    return f"{key}.{name}" if key else str(name)
+
+
+def _setting(key: str, target: object) -> str:
+    """Return a target with its key, as a message begins."""
+    return f"{_dotted(key, TARGET)}={target}"
+
+
 def _nodes(value: Any, key: str) -> Iterator[tuple[str, Mapping[Any, Any]]]:
     """Yield each mapping with its key, those inside lists included."""
     if isinstance(value, Mapping):
         yield key, value
         for name, inner in value.items():
-            yield from _nodes(inner, f"{key}.{name}" if key else str(name))
+            yield from _nodes(inner, _dotted(key, name))
     elif isinstance(value, list | tuple):
         for i, inner in enumerate(value):
             yield from _nodes(inner, f"{key}[{i}]")
@@ -70,40 +80,34 @@ class Targets:
     def check_names(self, config: Mapping[str, Any], key: str = "") -> None:
         """Check every target and key by its name alone, without importing anything.
 
-        Args:
-            config: A plain configuration, or a part of one.
-            key: Where it stands, for the message.
+        ``key`` is where the configuration stands, for the message.
 
         Raises:
             ValueError: Naming the key, the target and what is allowed.
         """
         for place, node in _nodes(config, key):
-            prefix = f"{place}." if place else ""
             for name in node:
                 # Hydra gives _args_, _partial_ and others a meaning; here they have none.
                 if isinstance(name, str) and name.startswith("_") and name != TARGET:
                     raise ValueError(
-                        f"{prefix}{name}: a key cannot start with an underscore, but for {TARGET}"
+                        f"{_dotted(place, name)}: a key cannot start with an underscore, "
+                        f"but for {TARGET}"
                     )
             if TARGET in node:
-                self._home(node[TARGET], f"{prefix}{TARGET}={node[TARGET]}")
+                self._home(node[TARGET], place)
 
-    def check(self, config: Mapping[str, Any], key: str = "") -> None:
+    def check(self, config: Mapping[str, Any]) -> None:
         """Check every target of a configuration, those that nobody builds included.
 
-        Args:
-            config: A plain configuration, or a part of one.
-            key: Where it stands, for the message.
-
         Raises:
-            ValueError: Naming the key, the target and what is allowed.
+            ValueError: As :meth:`check_names`.
         """
-        if not key and config.get("allow"):
+        if config.get("allow"):
             raise ValueError(f"allow={config['allow']}: counts on the command line only")
-        self.check_names(config, key)
-        for place, node in _nodes(config, key):
+        self.check_names(config)
+        for place, node in _nodes(config, ""):
             if TARGET in node:
-                self._class(node[TARGET], f"{place}.{TARGET}" if place else TARGET)
+                self._class(node[TARGET], place)
 
     def build(self, node: Any, kind: type[T], key: str = "", /, **arguments: Any) -> T:
         """Call the class that ``node`` names, with the node's other keys and ``arguments``.
@@ -128,20 +132,24 @@ class Targets:
         # Not ``check``: a constructor may well have an argument of the name allow.
         self.check_names(node, key)
         for where, inner in _nodes(node, key):
-            if TARGET in inner:
-                shown = f"{where}.{TARGET}" if where else TARGET
-                more = arguments if inner is node else {}
-                self._bind(self._class(inner[TARGET], shown), inner, more, shown)
-        shown = f"{key}.{TARGET}" if key else TARGET
-        target = self._class(node[TARGET], shown)
+            if TARGET not in inner:
+                continue
+            signature = inspect.signature(self._class(inner[TARGET], where))
+            keys = {name: value for name, value in inner.items() if name != TARGET}
+            try:
+                signature.bind(**keys, **(arguments if inner is node else {}))
+            except TypeError as error:
+                raise ValueError(f"{_setting(where, inner[TARGET])}: {error}") from error
+        target = self._class(node[TARGET], key)
         if not issubclass(target, kind):
-            raise ValueError(f"{shown}={node[TARGET]}: is no {kind.__name__}")
+            raise ValueError(f"{_setting(key, node[TARGET])}: is no {kind.__name__}")
         return target(**self._values(node), **arguments)
 
-    def _home(self, target: object, shown: str) -> str:
+    def _home(self, target: object, key: str) -> str:
         """Return the allowed package that a target's path lies in."""
+        setting = _setting(key, target)
         if not isinstance(target, str) or not _PATH.fullmatch(target) or "." not in target:
-            raise ValueError(f"{shown}: must be the path of a class, package.module.Class")
+            raise ValueError(f"{setting}: must be the path of a class, package.module.Class")
         path = target.rpartition(".")[0]
         for package in self.allow:
             if below(path, package):
@@ -154,33 +162,23 @@ class Targets:
         known = {*sys.stdlib_module_names, *(package.partition(".")[0] for package in MODULES)}
         hint = "" if top in known else f"; if it is your own: allow=[{top}]"
         allowed = ", ".join((*MODULES, *self.allow))
-        raise ValueError(f"{shown}: allowed are classes in {allowed}{hint}")
+        raise ValueError(f"{setting}: allowed are classes in {allowed}{hint}")
 
     def _class(self, target: str, key: str) -> type[Any]:
         """Return the class of a target; importing its module is all that happens."""
-        shown = f"{key}={target}"
-        home = self._home(target, shown)
+        setting = _setting(key, target)
+        home = self._home(target, key)
         path, _, name = target.rpartition(".")
         try:
             kind = getattr(importlib.import_module(path), name)
         except Exception as error:
             # A person's own module may fail in any way.
-            raise ValueError(f"{shown}: cannot be found: {error}") from error
+            raise ValueError(f"{setting}: cannot be found: {error}") from error
         if not isinstance(kind, type):
-            raise ValueError(f"{shown}: is no class, and only classes are allowed")
+            raise ValueError(f"{setting}: is no class, and only classes are allowed")
         if not below(kind.__module__, home):
-            raise ValueError(f"{shown}: is defined in {kind.__module__}, outside {home}")
+            raise ValueError(f"{setting}: is defined in {kind.__module__}, outside {home}")
         return kind
-
-    @staticmethod
-    def _bind(
-        target: type[Any], node: Mapping[Any, Any], arguments: Mapping[str, Any], shown: str
-    ) -> None:
-        keys = {name: value for name, value in node.items() if name != TARGET}
-        try:
-            inspect.signature(target).bind(**keys, **arguments)
-        except TypeError as error:
-            raise ValueError(f"{shown}={node[TARGET]}: {error}") from error
 
     def _values(self, node: Mapping[Any, Any]) -> dict[Any, Any]:
         return {name: self._value(value) for name, value in node.items() if name != TARGET}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnscale.experiment.result import Result
 
 if TYPE_CHECKING:
-    from attnscale.experiment.recorded import run
+    from attnscale.experiment.lifecycle import run
 
 __all__ = ["Result", "run"]
 
@@ -17,7 +17,7 @@ __all__ = ["Result", "run"]
 def __getattr__(name: str) -> Any:
     """Load ``run`` on first use."""
     if name == "run":
-        from attnscale.experiment.recorded import run
+        from attnscale.experiment.lifecycle import run
 
         return run
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ from types import FrameType
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import typed
 from attnscale.config.targets import Targets
-from attnscale.experiment.processes import RESULT_FILE, Failure
+from attnscale.experiment.processes import RESULT_FILE, save_failure
 from attnscale.experiment.train import train
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
@@ -23,13 +23,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def main(path: Path, allow: Sequence[str] = ()) -> int:
-    """Train as one of several processes, and return the exit status.
-
-    Args:
-        path: The file with the configuration.
-        allow: A person's own packages.
-    """
+def main(path: Path, allow: Sequence[str]) -> int:
+    """Train as one of several, with the configuration in a file; return the exit status."""
     signal.signal(signal.SIGTERM, _stop)
     rank = int(os.environ["RANK"])
     task = json.loads(path.read_text())
@@ -48,7 +43,7 @@ def main(path: Path, allow: Sequence[str] = ()) -> int:
         return 130
     except Exception as error:
         traceback.print_exc()
-        Failure(rank, type(error).__name__, str(error)).save(folder)
+        save_failure(folder, rank, error)
         sys.stderr.flush()
         # Without waiting for the others: they may be waiting for this process.
         os._exit(1)

@@ -18,7 +18,7 @@ from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.data.module import DataModule, data_statistics
 from attnscale.experiment.checkpoints import Checkpoint, load_checkpoint
 from attnscale.experiment.processes import processes_wanted
-from attnscale.experiment.trainer import check_trainer_keys, make_trainer
+from attnscale.experiment.trainer import make_trainer
 from attnscale.model.sigma_reparam import reparametrise
 from attnscale.task.module import TaskModule
 from attnscale.task.qk_clip import QKClip
@@ -39,9 +39,6 @@ class Parts:
 def scale_factory(config: TrainConfig) -> ScaleFactory:
     """Return what makes the model's scales, but for the data's statistics.
 
-    Args:
-        config: The configuration.
-
     Raises:
         ValueError: If the scale mode or one of its options is not allowed.
     """
@@ -55,7 +52,7 @@ def measured_scale(config: TrainConfig, data: DataModule) -> ScaleFactory:
     return replace(scale, statistics=data_statistics(data, tuple(scale.kind.statistics.values())))
 
 
-def batches_counted(config: TrainConfig) -> bool:
+def _counts_batches(config: TrainConfig) -> bool:
     """Whether an option makes Lightning itself count batches, so that blocks must be of one."""
     trainer = config.trainer
     return bool(
@@ -75,19 +72,15 @@ def make_data(config: TrainConfig, targets: Targets = NO_ALLOWANCE) -> DataModul
     if block < 1:
         raise ValueError(f"task.block={block}: must be at least 1")
     data.count_batches(
-        block=1 if batches_counted(config) else block,
+        block=1 if _counts_batches(config) else block,
         limit_train=config.trainer.limit_train_batches,
         overfit=config.trainer.overfit_batches,
     )
     return data
 
 
-def check_lengths(config: TrainConfig) -> None:
-    """Check that the longest sentence of the data fits the model's positions.
-
-    Raises:
-        ValueError: Naming both keys.
-    """
+def _check_lengths(config: TrainConfig) -> None:
+    """Check that the longest sentence of the data fits the model's positions."""
     length, positions = config.data.get("max_length"), config.model.get("max_length")
     if length is not None and positions is not None and length + 1 > positions:
         raise ValueError(
@@ -102,14 +95,7 @@ def make_model(
     arguments: Mapping[str, Any],
     targets: Targets = NO_ALLOWANCE,
 ) -> nn.Module:
-    """Build the model.
-
-    Args:
-        config: The configuration.
-        scale: Makes the scale of each attention.
-        arguments: What the model must know of the data.
-        targets: Which classes the configuration may name.
-    """
+    """Build the model; ``arguments`` are what it must know of the data."""
     attention = partial(MultiHeadAttention, scale=scale, backend=config.attention.backend)
     model = targets.build(config.model, nn.Module, "model", attention=attention, **arguments)
     reparametrise(model, config.attention.sigma_reparam)
@@ -129,13 +115,9 @@ def _optimizer_maker(
     return lambda groups: targets.build(node, torch.optim.Optimizer, "optimizer", params=groups)
 
 
-def make_task(
-    config: TrainConfig,
-    model: nn.Module,
-    checkpoint_values: Mapping[str, Any],
-    targets: Targets = NO_ALLOWANCE,
+def _make_task(
+    config: TrainConfig, model: nn.Module, checkpoint_values: Mapping[str, Any], targets: Targets
 ) -> TaskModule:
-    """Build the LightningModule."""
     trainer, optimizer = config.trainer, config.optimizer
     settings = StepSettings(
         accumulate=trainer.accumulate_grad_batches,
@@ -157,12 +139,8 @@ def make_task(
     )
 
 
-def make_clip(config: TrainConfig, model: nn.Module) -> list[pl.Callback]:
-    """Build what shrinks W_q and W_k after a step, if it is wanted.
-
-    Raises:
-        ValueError: If a value is not allowed, or something else sets the norms of the weights.
-    """
+def _make_clip(config: TrainConfig, model: nn.Module) -> list[pl.Callback]:
+    """Build what shrinks W_q and W_k after a step, if it is wanted."""
     attention = config.attention
     if attention.qk_clip is None:
         return []
@@ -187,7 +165,6 @@ def assemble(config: TrainConfig, record: Record | None, targets: Targets = NO_A
     """
     values = plain(config)
     targets.check(values)
-    check_trainer_keys(config.trainer)
     pl.seed_everything(config.seed, workers=True, verbose=False)
     data = make_data(config, targets)
     scale = scale_factory(config)
@@ -196,7 +173,7 @@ def assemble(config: TrainConfig, record: Record | None, targets: Targets = NO_A
         checkpoint = load_checkpoint(config.checkpoint, targets)
         data.take_checkpoint_values(checkpoint.data)
     trainer = make_trainer(config, record, targets)
-    check_lengths(config)
+    _check_lengths(config)
     arguments = data.model_arguments()
     if checkpoint is None or checkpoint.statistics is None:
         scale = measured_scale(config, data)
@@ -216,6 +193,6 @@ def assemble(config: TrainConfig, record: Record | None, targets: Targets = NO_A
         "data": data.checkpoint_values(),
         "statistics": dict(scale.statistics),
     }
-    task = make_task(config, model, carried, targets)
-    trainer.callbacks.extend(make_clip(config, model))  # type: ignore[attr-defined]
+    task = _make_task(config, model, carried, targets)
+    trainer.callbacks.extend(_make_clip(config, model))  # type: ignore[attr-defined]
     return Parts(data, task, trainer, checkpoint)

@@ -40,10 +40,6 @@ class Checkpoint:
 def load_checkpoint(path: str, targets: Targets = NO_ALLOWANCE) -> Checkpoint:
     """Load a checkpoint with torch's safe default, and check what its configuration names.
 
-    Args:
-        path: The file.
-        targets: Which classes its configuration may name.
-
     Raises:
         ValueError: If it is missing, unreadable, not one of this project, or names a target that is
             not allowed.

@@ -13,13 +13,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
 from attnscale.config.schema import TrainConfig, TrainerConfig
 from attnscale.config.section import plain
+from attnscale.experiment.result import write_json
 
 RANK_VARIABLES = (
     "RANK",
@@ -102,41 +102,35 @@ def _environment(n: int) -> dict[str, str]:
     return variables
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Why a process ended: what it leaves in the run's folder."""
-
-    rank: int
-    type: str
-    message: str
-
-    def save(self, folder: Path) -> None:
-        """Leave it in the run's folder."""
-        (folder / f"error-rank{self.rank}.json").write_text(json.dumps(asdict(self)))
+def save_failure(folder: Path, rank: int, error: Exception) -> None:
+    """Leave in the run's folder why a process ended."""
+    reason = {"rank": rank, "type": type(error).__name__, "message": str(error)}
+    write_json(folder / f"error-rank{rank}.json", reason)
 
 
-def _first(folder: Path) -> Failure | None:
+def _reason(folder: Path, log: Path) -> str:
+    """Return why the first process that failed did, or else torchrun's last words.
+
+    Raises:
+        ValueError: If it met a value that is not allowed, as every process then does.
+    """
     files = sorted(folder.glob("error-rank*.json"), key=lambda p: p.stat().st_mtime_ns)
-    return Failure(**json.loads(files[0].read_text())) if files else None
+    if not files:
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+        return next((line for line in reversed(lines) if line), "ended without a word")
+    failure = json.loads(files[0].read_text())
+    if failure["type"] == "ValueError":
+        raise ValueError(failure["message"])
+    return f"rank {failure['rank']}: {failure['type']}: {failure['message']}"
 
 
 def run_in_processes(
-    config: TrainConfig,
-    *,
-    n: int,
-    run_id: str | None,
-    store: str,
-    allow: Sequence[str] = (),
+    config: TrainConfig, *, n: int, run_id: str, store: str, allow: Sequence[str]
 ) -> None:
     """Train in ``n`` processes of this machine; the result is left in the run's folder.
 
-    Args:
-        config: The configuration.
-        n: Number of processes.
-        run_id: The MLflow run that the main process writes to.
-        store: MLflow's tracking URI.
-        allow: A person's own packages; given on the command line of each process, so that no file
-            can widen what is allowed.
+    The main process writes to the MLflow run of an id in a store. What is allowed is given on the
+    command line of each process, so that no file can widen it.
 
     Raises:
         ProcessFailedError: If one of them failed; the others are ended then.
@@ -150,9 +144,7 @@ def run_in_processes(
     folder = Path(config.folder)
     for old in (*folder.glob("error-rank*.json"), folder / RESULT_FILE):
         old.unlink(missing_ok=True)
-    (folder / CONFIG_FILE).write_text(
-        json.dumps({"config": plain(config), "run_id": run_id, "store": store}, indent=1)
-    )
+    write_json(folder / CONFIG_FILE, {"config": plain(config), "run_id": run_id, "store": store})
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
         *("--nproc-per-node", str(n), "--log-dir", str(folder / "processes")),
@@ -160,9 +152,10 @@ def run_in_processes(
         str(folder / CONFIG_FILE),
     ]
     # A session of its own, so that a Ctrl-C at the terminal reaches it once, from here.
-    with (folder / "processes.log").open("w") as output:
+    log = folder / "processes.log"
+    with log.open("w") as output:
         child = subprocess.Popen(
-            command, env=_environment(n), start_new_session=True, stdout=None, stderr=output
+            command, env=_environment(n), start_new_session=True, stderr=output
         )
         try:
             code = child.wait()
@@ -170,22 +163,8 @@ def run_in_processes(
             _end(child)
             raise
     if code != 0 or not (folder / RESULT_FILE).exists():
-        failure = _first(folder)
-        if failure is None:
-            reason = _last_line(folder / "processes.log")
-        elif failure.type == "ValueError":
-            # A value that is not allowed: every process meets it alike.
-            raise ValueError(failure.message)
-        else:
-            reason = f"rank {failure.rank}: {failure.type}: {failure.message}"
-        raise ProcessFailedError(
-            f"{n} processes: {reason} (all output: {folder / 'processes.log'})"
-        )
-
-
-def _last_line(path: Path) -> str:
-    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "ended without a word"
+        reason = _reason(folder, log)
+        raise ProcessFailedError(f"{n} processes: {reason} (all output: {log})")
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:

@@ -51,15 +51,21 @@ class Result:
     name: str = ""
 
     def save(self, path: Path) -> None:
-        """Write as JSON, whole or not at all."""
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(dataclasses.asdict(self), indent=1))
-        part.replace(path)
+        """Write as JSON."""
+        write_json(path, dataclasses.asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> "Result":
         """Read what :meth:`save` wrote."""
         return cls(**json.loads(path.read_text()))
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write JSON, whole or not at all; the folder is made if it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(content, indent=1))
+    part.replace(path)
 
 
 def default_name(config: TrainConfig) -> str:

@@ -10,17 +10,18 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attnscale.callbacks.checkpoint import BestCheckpoint
 from attnscale.config.schema import TrainConfig, TrainerConfig
-from attnscale.config.targets import NO_ALLOWANCE, Targets
+from attnscale.config.targets import Targets
 from attnscale.experiment.assemble import Parts, assemble
 from attnscale.experiment.checkpoints import Checkpoint
-from attnscale.experiment.memory import allocator, peak_mib
 from attnscale.experiment.result import WORST, Result
-from attnscale.experiment.surroundings import frozen_objects, surroundings
+from attnscale.experiment.surroundings import allocator, frozen_objects, peak_mib, surroundings
 from attnscale.tracking.record import Record
 
 
-def _check_steps_left(checkpoint: Checkpoint, trainer: TrainerConfig) -> None:
+def _check_steps_left(checkpoint: Checkpoint | None, trainer: TrainerConfig) -> None:
     """Refuse a checkpoint that leaves nothing to train."""
+    if checkpoint is None:
+        return
     epochs, steps = trainer.max_epochs, trainer.max_steps
     done = epochs is not None and 0 <= epochs <= checkpoint.epochs
     if done or 0 <= steps <= checkpoint.steps:
@@ -55,13 +56,8 @@ def _checkpoints(parts: Parts) -> tuple[str | None, str | None]:
     return first, second
 
 
-def train(config: TrainConfig, record: Record | None, targets: Targets = NO_ALLOWANCE) -> Result:
-    """Train, validate and test one model in this process.
-
-    Args:
-        config: The configuration.
-        record: Where points go, or None on the processes that do not record.
-        targets: Which classes the configuration may name.
+def train(config: TrainConfig, record: Record | None, targets: Targets) -> Result:
+    """Train, validate and test one model in this process; see `assemble`.
 
     Returns:
         The result; figures are the same on every process.
@@ -89,11 +85,9 @@ def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Resu
     parts = assemble(config, record, targets)
     module, trainer = parts.module, parts.trainer
     fitting = trainer.limit_train_batches != 0
-    checkpoint = config.checkpoint
-    if parts.checkpoint is not None and fitting:
-        _check_steps_left(parts.checkpoint, config.trainer)
     if fitting:
-        _fit(parts, checkpoint)
+        _check_steps_left(parts.checkpoint, config.trainer)
+        _fit(parts, config.checkpoint)
         if record is not None:
             record.flush()
     seconds = time.perf_counter() - module.started
@@ -101,15 +95,14 @@ def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Resu
     size = _size_of_data(parts)
     best, last = _checkpoints(parts)
     if not fitting and trainer.limit_val_batches != 0:
-        trainer.validate(module, datamodule=parts.data, ckpt_path=checkpoint, verbose=False)
+        trainer.validate(module, datamodule=parts.data, ckpt_path=config.checkpoint, verbose=False)
     steps = trainer.global_step
     if trainer.limit_test_batches != 0 and (module.diverged is None or best):
-        tested = best if fitting else checkpoint
+        tested = best if fitting else config.checkpoint
         trainer.test(module, datamodule=parts.data, ckpt_path=tested, verbose=False)
-    metrics = dict(module.results)
-    best_loss = module.best_loss if fitting and math.isfinite(module.best_loss) else None
-    if best_loss is not None:
-        metrics["val/best_loss"] = best_loss
+    has_best = fitting and math.isfinite(module.best_loss)
+    best_loss = {"val/best_loss": module.best_loss} if has_best else {}
+    metrics = {**module.results, **best_loss}
     rate = (steps - module.first_step) / seconds if seconds > 0 else 0.0
     memory = peak_mib(gpu=module.device.type == "cuda")
     if record is not None:
@@ -120,9 +113,8 @@ def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Resu
             "time/steps_per_second": rate,
             "time/train_seconds": seconds,
             "memory/peak_mib": memory,
+            **best_loss,
         }
-        if best_loss is not None:
-            closing["val/best_loss"] = best_loss
         record.points(closing, steps)
     objective = WORST
     if module.diverged is None:

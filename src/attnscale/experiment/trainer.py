@@ -2,14 +2,13 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 from pytorch_lightning.plugins.environments import LightningEnvironment, SLURMEnvironment
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from attnscale.config.schema import TrainConfig, TrainerConfig
+from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.experiment.processes import launched_from_outside
@@ -71,9 +70,14 @@ def make_trainer(
     """Build Lightning's Trainer from the keys of ``trainer``.
 
     Raises:
-        ValueError: If Lightning refuses an argument.
+        ValueError: If the installed Lightning has no such argument, or refuses its value.
     """
     trainer = config.trainer
+    arguments = set(inspect.signature(pl.Trainer.__init__).parameters)
+    if unknown := sorted(plain(trainer).keys() - arguments):
+        raise ValueError(
+            f"trainer.{', trainer.'.join(unknown)}: this Lightning has no such argument"
+        )
     keys = {k: v for k, v in plain(trainer).items() if k not in OWN_TRAINER_KEYS}
     if trainer.limit_train_batches == 0:
         keys["limit_train_batches"] = 0
@@ -116,17 +120,3 @@ def make_trainer(
     # tests/experiment/test_surroundings.py notices when the method moves.
     setattr(lightning._signal_connector, "register_signal_handlers", lambda: None)  # noqa: B010
     return lightning
-
-
-def check_trainer_keys(trainer: TrainerConfig) -> None:
-    """Check that every key of ``trainer`` is an argument of the installed Lightning.
-
-    Raises:
-        ValueError: Naming the keys that it does not have.
-    """
-    known = set(inspect.signature(pl.Trainer.__init__).parameters)
-    unknown = sorted({field.name for field in fields(trainer)} - known)
-    if unknown:
-        raise ValueError(
-            f"trainer.{', trainer.'.join(unknown)}: this Lightning has no such argument"
-        )

@@ -12,19 +12,12 @@ from omegaconf.errors import OmegaConfBaseException
 from attnscale.config.build import project_root, resolve, shown_path
 from attnscale.config.targets import Targets
 from attnscale.sweep.overrides import allowed, check, describe, parse, swept_keys
-from attnscale.sweep.state import Launch, Sweep, tell_launcher
+from attnscale.sweep.state import LAUNCHED, Launch, Sweep
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
 
 SLURM_LAUNCHER = "hydra_plugins.attnscale.SlurmSweepLauncher"
 """``_target_`` of ``hydra/launcher=slurm``; what it needs is loaded only where it is named."""
-
-
-def _parameters(config: DictConfig) -> dict[str, Any]:
-    params = OmegaConf.select(config, "hydra.sweeper.params")
-    values = {} if params is None else OmegaConf.to_container(params, resolve=True)
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
 
 
 def _check_targets(config: DictConfig, targets: Targets) -> None:
@@ -53,7 +46,8 @@ class SweepHook(Callback):
 
     def _start(self, config: DictConfig) -> None:
         overrides = list(config.hydra.overrides.task)
-        params = _parameters(config)
+        # As Hydra's own sweeper reads them.
+        params = config.hydra.sweeper.get("params") or {}
         from_file = [f"{key}={value}" for key, value in params.items()]
         all_overrides = [*from_file, *overrides]
         targets = Targets(allowed(sys.argv[1:]))
@@ -87,8 +81,9 @@ class SweepHook(Callback):
             },
         )
         # From here on the program's end also ends the record.
-        tell_launcher(
-            Sweep(folder, record, described, config.tracking.experiment, bool(config.get("report")))
+        ends_with_report = bool(config.get("report"))
+        LAUNCHED.get([]).append(
+            Sweep(folder, record, described, config.tracking.experiment, ends_with_report)
         )
         Launch(record.run_id, name, swept, list(targets.allow)).save(folder)
         print(f"Sweep in {shown_path(folder)}", flush=True)  # noqa: T201

@@ -1,7 +1,8 @@
 """What was asked for on the command line: names for runs, and checks before anything starts."""
 
+import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -9,20 +10,9 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from attnscale.attention.scale import SCALES, scale_name
+from attnscale.config.build import shortened
 
 MAX_NAME = 120
-_DULL = (
-    "trainer.",
-    "report",
-    "tracking.",
-    "hydra.",
-    "callbacks.",
-    "tags.",
-    "folder",
-    "checkpoint",
-    "threads",
-    "allow",
-)
 
 
 def parse(overrides: Iterable[str]) -> list[Override]:
@@ -52,9 +42,6 @@ def allowed(arguments: Iterable[str]) -> tuple[str, ...]:
 
     What a person typed is asked here, and not the composed value nor Hydra's list of overrides: a
     file can set both.
-
-    Args:
-        arguments: The command line's arguments.
 
     Raises:
         ValueError: If it is swept, or not a list of names.
@@ -88,8 +75,9 @@ def check(overrides: Iterable[str], composed_scale: object) -> None:
     for scale in scales:
         # A value of the sweep's grammar may be a quoted string, which prints as its text.
         value = scale if isinstance(scale, int | float) else str(scale)
-        if isinstance(value, str) and value not in SCALES:
-            value = _number(value)
+        if value not in SCALES:
+            with contextlib.suppress(ValueError):
+                value = float(value)
         used.add(scale_name(value))
     for override in parsed:
         option = re.fullmatch(r"attention\.options\.([^.]+)(\..+)?", override.key_or_group)
@@ -100,38 +88,18 @@ def check(overrides: Iterable[str], composed_scale: object) -> None:
             )
 
 
-def _number(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _short(key: str) -> str:
-    return key.lstrip("+~").rpartition(".")[2] or key
-
-
-def describe(overrides: Iterable[str], swept: Iterable[str] | None = None) -> str:
-    """Return a short name such as ``scale=none d_k=64``: what was swept, or else what was set.
-
-    Args:
-        overrides: A job's overrides.
-        swept: Keys that the sweep varies; all but dull ones if not given.
-    """
-    keys = None if swept is None else set(swept)
+def describe(overrides: Iterable[str], swept: Sequence[str]) -> str:
+    """Return a short name such as ``scale=none d_k=64``: a job's overrides of what is swept."""
     parts = []
     for override in parse(overrides):
-        key = override.key_or_group
-        if (keys is not None and key not in keys) or (keys is None and key.startswith(_DULL)):
+        if override.key_or_group not in swept:
             continue
-        line = override.input_line or ""
-        _, _, text = line.partition("=")
-        parts.append(f"{_short(key)}={text}" if "=" in line else f"~{_short(key)}")
-    name = " ".join(parts)
-    return name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…"
+        short = override.key_or_group.rpartition(".")[2]
+        _, equals, text = (override.input_line or "").partition("=")
+        parts.append(f"{short}={text}" if equals else f"~{short}")
+    return shortened(" ".join(parts), MAX_NAME)
 
 
-def swept_keys(overrides: Iterable[str], parameters: Mapping[str, Any] | None = None) -> list[str]:
+def swept_keys(overrides: Iterable[str], parameters: Iterable[str]) -> list[str]:
     """Return the keys that a sweep varies, those of ``hydra.sweeper.params`` included."""
-    keys = [o.key_or_group for o in parse(overrides) if o.is_sweep_override()]
-    return [*keys, *(parameters or {})]
+    return [*(o.key_or_group for o in parse(overrides) if o.is_sweep_override()), *parameters]

@@ -28,10 +28,10 @@ def _check_slurm() -> None:
     """Refuse to submit where Slurm is missing, and warn where lost jobs cannot be noticed."""
     if shutil.which("sbatch") is None:
         raise ValueError("hydra/launcher=slurm: sbatch was not found; submit from a Slurm machine")
-    asked = subprocess.run(
-        ["sacct", "--noheader", "--starttime", "now"], capture_output=True, text=True, check=False
+    accounting = subprocess.run(
+        ["sacct", "--noheader", "--starttime", "now"], capture_output=True, check=False
     )
-    if asked.returncode != 0:
+    if accounting.returncode != 0:
         print(  # noqa: T201
             "Slurm's accounting (sacct) does not answer: a job that is killed will not be noticed, "
             "and the sweep will wait for it for ever"
@@ -68,16 +68,14 @@ class SlurmSweepLauncher(SlurmLauncher):  # type: ignore[misc]
         import submitit
 
         shared = set(OmegaConf.structured(BaseQueueConf).keys())
+        options = {
+            key if key in shared else f"slurm_{key}": value for key, value in self.params.items()
+        }
         executor = submitit.AutoExecutor(
             cluster="slurm",
-            folder=self.params["submitit_folder"],
-            slurm_max_num_timeout=self.params["max_num_timeout"],
+            folder=options.pop("submitit_folder"),
+            slurm_max_num_timeout=options.pop("slurm_max_num_timeout"),
         )
-        options = {
-            key if key in shared else f"slurm_{key}": value
-            for key, value in self.params.items()
-            if key not in ("submitit_folder", "max_num_timeout")
-        }
         executor.update_parameters(**options)
         return executor
 
@@ -97,22 +95,17 @@ class SlurmSweepLauncher(SlurmLauncher):  # type: ignore[misc]
                 f"hydra.launcher.tasks_per_node={tasks}: must be 1; a job starts the processes of "
                 "trainer.devices itself"
             )
-        Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
+        root = Path(str(self.config.hydra.sweep.dir))
+        root.mkdir(parents=True, exist_ok=True)
+        state = Singleton.get_state()
         arguments = [
-            (
-                list(overrides),
-                "hydra.sweep.dir",
-                initial_job_idx + i,
-                f"job_{i}",
-                Singleton.get_state(),
-            )
+            (list(overrides), "hydra.sweep.dir", initial_job_idx + i, f"job_{i}", state)
             for i, overrides in enumerate(job_overrides)
         ]
         jobs = self._executor().map_array(self, *zip(*arguments, strict=True))
         names = ", ".join(job.job_id for job in jobs)
         print(f"Slurm jobs {names}; squeue shows them", flush=True)  # noqa: T201
         try:
-            root = Path(str(self.config.hydra.sweep.dir))
             return [
                 _finished(job, root / str(initial_job_idx + i), job_overrides[i])
                 for i, job in enumerate(jobs)

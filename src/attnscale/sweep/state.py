@@ -1,24 +1,14 @@
 """What a sweep and its jobs tell each other: files in the sweep's folder, and who is running."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from attnscale.experiment import Result
+from attnscale.experiment.result import Result, write_json
 from attnscale.tracking.record import Record
 
 SWEEP_FILE, JOB_FILE = "sweep.json", "job.json"
-
-
-def _write(path: Path, content: object) -> None:
-    """Write JSON, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(content, indent=1))
-    part.replace(path)
 
 
 @dataclass(frozen=True)
@@ -39,7 +29,7 @@ class Launch:
 
     def save(self, folder: Path) -> None:
         """Leave it in the sweep's folder."""
-        _write(folder / SWEEP_FILE, asdict(self))
+        write_json(folder / SWEEP_FILE, asdict(self))
 
     @classmethod
     def load(cls, folder: Path) -> "Launch":
@@ -70,13 +60,7 @@ class Job:
     def save(self, folder: Path) -> None:
         """Leave it in the job's folder."""
         entries = {key: value for key, value in asdict(self).items() if value is not None}
-        _write(folder / JOB_FILE, entries)
-
-    def unless_lost(self) -> "Job":
-        """Return the job; one that ended without a word is lost."""
-        if self.status != "RUNNING":
-            return self
-        return replace(self, status="LOST", error="ended without a result")
+        write_json(folder / JOB_FILE, entries)
 
     @classmethod
     def load(cls, path: Path) -> "Job":
@@ -87,10 +71,18 @@ class Job:
 
 
 def read_jobs(folder: Path) -> list[Job]:
-    """Return what each job of a sweep folder left behind, in order."""
+    """Return what each job of a sweep folder left behind, in order.
+
+    One that ended without a word is lost.
+    """
     files = [f for f in folder.glob(f"*/{JOB_FILE}") if f.parent.name.isdigit()]
     jobs = [Job.load(file) for file in sorted(files, key=lambda f: int(f.parent.name))]
-    return [job.unless_lost() for job in jobs]
+    return [
+        replace(job, status="LOST", error="ended without a result")
+        if job.status == "RUNNING"
+        else job
+        for job in jobs
+    ]
 
 
 @dataclass(frozen=True)
@@ -112,22 +104,5 @@ class Sweep:
     report: bool
 
 
-_launched: ContextVar[list[Sweep] | None] = ContextVar("launched", default=None)
-
-
-@contextmanager
-def launched_sweeps() -> Iterator[list[Sweep]]:
-    """Collect the sweeps that Hydra's hook starts inside the block; it has no other way to tell."""
-    sweeps: list[Sweep] = []
-    token = _launched.set(sweeps)
-    try:
-        yield sweeps
-    finally:
-        _launched.reset(token)
-
-
-def tell_launcher(sweep: Sweep) -> None:
-    """Hand a sweep to whoever launched this process."""
-    sweeps = _launched.get()
-    if sweeps is not None:
-        sweeps.append(sweep)
+LAUNCHED: ContextVar[list[Sweep]] = ContextVar("LAUNCHED")
+"""Where Hydra's hook leaves what it started, for whoever launched this process."""

@@ -82,9 +82,7 @@ class History:
         return sorted(runs, key=lambda run: int(run.tags.get("job", "0")))
 
     def newest_of(self, override: str) -> list[Run]:
-        """Return the runs of the newest finished sweep that was started with an override.
-
-        Nothing if there is no such sweep, or no such experiment in the store.
+        """Return the runs of the newest finished sweep started with an override, if there is one.
 
         Args:
             override: One override of the command line, such as ``experiment=NAME``.
@@ -162,9 +160,8 @@ class History:
         if self.database is None:
             return None
         try:
-            with closing(
-                sqlite3.connect(str(self.database), timeout=TIMEOUT_SECONDS)
-            ) as connection:
+            opened = closing(sqlite3.connect(self.database, timeout=TIMEOUT_SECONDS))
+            with opened as connection:
                 rows = connection.execute(
                     "SELECT step, CASE WHEN is_nan THEN NULL ELSE value END, timestamp "
                     "FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY step, timestamp",
@@ -175,20 +172,12 @@ class History:
         return [(step, math.nan if value is None else value, at) for step, value, at in rows]
 
     def artifact(self, run_id: str, path: str, folder: Path) -> Path | None:
-        """Return a local copy of an artifact, or None if the run has none of that path.
-
-        Args:
-            run_id: MLflow's id.
-            path: Path in the run's artifacts.
-            folder: Where a copy may be put.
-        """
+        """Return a local copy of an artifact in a folder, or None if the run has none of a path."""
         from mlflow.exceptions import MlflowException
 
-        name = path.rpartition("/")[2]
+        if path not in self.artifacts(run_id, path.rpartition("/")[0]):
+            return None
         try:
-            listed = self.client.list_artifacts(run_id, path.rpartition("/")[0] or None)
-            if not any(item.path.rpartition("/")[2] == name for item in listed):
-                return None
             place = folder / run_id
             place.mkdir(parents=True, exist_ok=True)
             return Path(self.client.download_artifacts(run_id, path, str(place)))
@@ -200,7 +189,8 @@ class History:
         from mlflow.exceptions import MlflowException
 
         try:
-            return sorted(item.path for item in self.client.list_artifacts(run_id, folder))
+            items = self.client.list_artifacts(run_id, folder or None)
+            return sorted(item.path for item in items)
         except (MlflowException, OSError):
             return []
 

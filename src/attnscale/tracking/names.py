@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 MAX_NAME_LENGTH = 250
@@ -17,6 +18,7 @@ _FORBIDDEN = re.compile(r"[^A-Za-z0-9_\-. /]")
 _LOOKS_ESCAPED = re.compile(r"_(?=_u)")
 
 
+@lru_cache(maxsize=4096)
 def safe_name(name: str) -> str:
     """Return a name that MLflow takes; different names stay different."""
     escaped = _LOOKS_ESCAPED.sub("__u005f__", name)

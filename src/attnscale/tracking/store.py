@@ -82,11 +82,6 @@ def sqlite_uri(path: PurePath) -> str:
     return f"sqlite:///{name.replace('%', '%25') if _unquotes(name) else name}"
 
 
-def folder_uri(path: PurePath) -> str:
-    """Return the file URI of an absolute folder, ``file:///…``, with special characters quoted."""
-    return path.as_uri()
-
-
 def sqlite_path(uri: str) -> PurePath | None:
     """Return the database path of an SQLite URI, or None for another kind of store."""
     scheme, separator, rest = uri.partition("://")
@@ -127,7 +122,7 @@ def find_store(configured: str | None, root: Path) -> Store:
     options = uri.partition("?")[2]
     return Store(
         sqlite_uri(path) + (f"?{options}" if options else ""),
-        folder_uri(path.parent / "artifacts"),
+        (path.parent / "artifacts").as_uri(),
         origin,
     )
 

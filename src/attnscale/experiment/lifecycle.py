@@ -1,7 +1,6 @@
 """A run from its configuration to its result, recorded whatever happens."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from attnscale.experiment.processes import (
     rank,
     run_in_processes,
 )
-from attnscale.experiment.result import RUN_FILE, Result, default_name
+from attnscale.experiment.result import RUN_FILE, Result, default_name, write_json
 from attnscale.experiment.train import train
 from attnscale.tracking.provenance import provenance
 from attnscale.tracking.record import Record
@@ -49,29 +48,24 @@ def _folder(config: TrainConfig) -> Path:
     return folder
 
 
-def _resumed_tags(config: TrainConfig) -> dict[str, str]:
-    return {} if config.checkpoint is None else {"resumed_from": config.checkpoint}
-
-
 def _open(
-    config: TrainConfig,
-    store: Store,
-    folder: Path,
-    parent: str | None,
-    tags: Mapping[str, str],
+    config: TrainConfig, store: Store, folder: Path, parent: str | None, tags: Mapping[str, str]
 ) -> tuple[Record, str]:
     """Return the run's record and readable name."""
     name = config.tracking.run_name or default_name(config)
     own = {f"note.{key}": value for key, value in config.tags.items()}
+    own["folder"] = str(folder)
+    if config.checkpoint is not None:
+        own["resumed_from"] = config.checkpoint
     record = Record.start(
         store,
         experiment=config.tracking.experiment,
         name=name,
         parent=parent,
-        tags={**tags, **own, "folder": str(folder), **_resumed_tags(config)},
+        tags={**tags, **own},
     )
     entries = {"run_id": record.run_id, "name": name, "store": store.uri, "parent": parent}
-    (folder / RUN_FILE).write_text(json.dumps(entries, indent=1))
+    write_json(folder / RUN_FILE, entries)
     return record, name
 
 
@@ -83,20 +77,13 @@ def _describe(record: Record, config: TrainConfig) -> None:
 
 
 def _close(record: Record, result: Result, folder: Path) -> None:
-    tags = {"diverged": "false", "objective": repr(result.objective)}
-    if result.diverged is not None:
-        where = result.diverged
-        tags |= {
-            "diverged": "true",
-            "diverged.metric": where["metric"],
-            "diverged.step": str(where["step"]),
-        }
-    for key, path in (
-        ("best_checkpoint", result.best_checkpoint),
-        ("last_checkpoint", result.last_checkpoint),
-    ):
-        if path is not None:
-            tags[key] = path
+    diverged = result.diverged
+    tags = {"diverged": str(diverged is not None).lower(), "objective": repr(result.objective)}
+    tags |= {f"diverged.{key}": str(value) for key, value in (diverged or {}).items()}
+    if result.best_checkpoint is not None:
+        tags["best_checkpoint"] = result.best_checkpoint
+    if result.last_checkpoint is not None:
+        tags["last_checkpoint"] = result.last_checkpoint
     for name in ARTIFACTS:
         if (folder / name).is_file():
             record.file(folder / name)

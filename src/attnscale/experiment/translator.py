@@ -1,15 +1,11 @@
-"""Using a trained translation model: from a checkpoint alone."""
+"""Translation with the model of a checkpoint."""
 
-import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
 import torch
 
-from attnscale.config.app_schema import EvaluateConfig
-from attnscale.config.schema import TrainConfig
-from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.data.vocabulary import END, PADDING, Preprocessing, Vocabulary
 from attnscale.decoding.greedy import greedy
@@ -22,12 +18,7 @@ class Translator:
     """Translates text with the model of a checkpoint."""
 
     def __init__(self, path: str, device: str = "cpu", targets: Targets = NO_ALLOWANCE) -> None:
-        """Load model, vocabularies and preprocessing.
-
-        Args:
-            path: The checkpoint.
-            device: Where the model runs.
-            targets: Which classes the checkpoint's configuration may name.
+        """Load model, vocabularies and preprocessing from a checkpoint.
 
         Raises:
             ValueError: If the checkpoint holds no translation model.
@@ -77,37 +68,3 @@ class Translator:
         stream = iter(texts)
         while some := list(islice(stream, size)):
             yield from self.batch(some)
-
-
-def evaluation_config(trained: TrainConfig, evaluated: EvaluateConfig) -> TrainConfig:
-    """Return the configuration that scores a split: the checkpoint's, without training.
-
-    Args:
-        trained: The checkpoint's configuration.
-        evaluated: What is asked for; null stands for what it was in training.
-    """
-    split = evaluated.data.split
-    config = replace(
-        copy.deepcopy(trained),
-        folder=evaluated.folder,
-        checkpoint=evaluated.checkpoint,
-        tracking=replace(evaluated.tracking, run_name=f"evaluate {split}"),
-    )
-    if evaluated.data.dir is not None:
-        config.data["dir"] = evaluated.data.dir
-    if "test" in config.data:
-        config.data["test"] = split
-    elif split != "test":
-        raise ValueError(f"data.split={split}: this checkpoint's data have one test set, test")
-    place = {key: value for key, value in plain(evaluated.trainer).items() if value is not None}
-    config.trainer = replace(
-        config.trainer,
-        **place,
-        limit_train_batches=0,
-        limit_val_batches=0,
-        limit_test_batches=1.0,
-        fast_dev_run=False,
-        overfit_batches=0.0,
-        default_root_dir=config.folder,
-    )
-    return config
