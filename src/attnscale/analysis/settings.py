@@ -15,7 +15,7 @@ from pathlib import Path
 
 from attnscale.analysis.estimate import Estimate, estimate
 from attnscale.tracking.history import History
-from attnscale.tracking.runs import Run
+from attnscale.tracking.runs import OBJECTIVE, Run
 from attnscale.tracking.store import Store
 
 SCALE, D_K, LR = "attention.scale", "model.d_k", "optimizer.lr"

@@ -267,7 +267,7 @@ def swept_section(grid: Grid) -> Section | None:
                     "group": " ".join(others) or "all",
                     "x": float(setting.values[numbers[0]]),
                     "y": float(setting.values[numbers[1]]),
-                    "value": None if estimate is None or not setting.sound else estimate.value,
+                    "value": None if estimate is None or setting.lost else estimate.value,
                 }
             )
         figures.append(
