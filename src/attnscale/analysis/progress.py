@@ -13,9 +13,10 @@ and who does not get there is counted.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attnscale.analysis.comparison import Values
 from attnscale.analysis.estimate import Interval, estimate
 from attnscale.tracking.runs import Curve, Run
 
@@ -77,6 +78,41 @@ def _pair(run: Run, reference: Run, share: float) -> tuple[float | None, float |
     return steps_to(run.curve(CURVE), start, level), steps_to(curve, start, level)
 
 
+def _paired(runs: Sequence[Run], references: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """Return the pairs of finished runs of the same replicate."""
+    by_replicate = {run.replicate: run for run in references if run.outcome == "finished"}
+    return [
+        (run, by_replicate[run.replicate])
+        for run in runs
+        if run.outcome == "finished" and run.replicate in by_replicate
+    ]
+
+
+def log_steps(
+    runs: Sequence[Run], references: Sequence[Run], share: float
+) -> tuple[Values, Values, int]:
+    """Return ln steps to a level, of a setting and of its reference, by replicate.
+
+    Args:
+        runs: Runs of a setting.
+        references: Runs of its reference.
+        share: Of the reference's improvement.
+
+    Returns:
+        Both, and how many of the setting do not get there: they have the steps that they trained
+        for, the least that they can need.
+    """
+    a, b, missed = {}, {}, 0
+    for run, reference in _paired(runs, references):
+        steps = _pair(run, reference, share)
+        if steps is None or not steps[1]:
+            continue
+        missed += steps[0] is None
+        last = max(point.step for point in run.curve(CURVE))
+        a[run.replicate], b[run.replicate] = math.log(steps[0] or last), math.log(steps[1])
+    return a, b, missed
+
+
 def speeds(
     runs: Sequence[Run], references: Sequence[Run], shares: Sequence[float] = SHARES
 ) -> list[Speed]:
@@ -90,14 +126,7 @@ def speeds(
     Returns:
         One record for each share; none without a pair.
     """
-    by_replicate: Mapping[tuple[int, int], Run] = {
-        run.replicate: run for run in references if run.outcome == "finished"
-    }
-    pairs = [
-        (run, by_replicate[run.replicate])
-        for run in runs
-        if run.outcome == "finished" and run.replicate in by_replicate
-    ]
+    pairs = _paired(runs, references)
     records = []
     for share in shares:
         steps = [both for pair in pairs if (both := _pair(*pair, share)) is not None]
