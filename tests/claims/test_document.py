@@ -1,9 +1,8 @@
 """The document of the claims: complete, and that of the repository up to date."""
 
-from attnscale.claims.judgement import DEPENDS, FAILS, HOLDS, OPEN
 from attnscale.claims.document import claims_document, judge_all
+from attnscale.claims.judgement import DEPENDS, FAILS, HOLDS, OPEN
 from attnscale.claims.list import CLAIMS
-from attnscale.claims.sweeps import Recorded
 from tests.support.documents import ROOT, table_after
 from tests.support.evidence import EVIDENCE
 from tests.support.runs import trained_run

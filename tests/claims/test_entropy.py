@@ -112,6 +112,20 @@ def test_entropy_held_low(verdict: str, arms: list[list[Run]]) -> None:
     assert judged(entropy.intervention, *arms).verdict == verdict
 
 
+def bounded(option: float, own: float, loss: float) -> list[Run]:
+    parameters = {"attention.options.cosine_fixed.factor": f"{option}"}
+    curves = {"attention/a/entropy_norm": [(0, 0.9), (300, own)]}
+    return arm("cosine_fixed", loss, curves=curves, parameters=parameters)
+
+
+@pytest.mark.parametrize(("verdict", "losses"), [(HOLDS, (0.2, 0.3)), (FAILS, (0.3, 0.2))])
+def test_entropy_held_by_an_option(verdict: str, losses: tuple[float, float]) -> None:
+    sweep = bounded(1.0, 0.8, losses[0]), bounded(16.0, 0.2, losses[1])
+    judgement = judged(entropy.intervention, *sweep)
+    assert judgement.verdict == verdict
+    assert "factor=16.0 (entropy 0.2) − " in judgement.value
+
+
 def test_without_an_effect_none_is_found() -> None:
     def unrelated(generator: np.random.Generator) -> list[Run]:
         h, loss = generator.random(5), 0.2 * np.exp(0.3 * generator.standard_normal((2, 5)))

@@ -108,6 +108,14 @@ def test_independence(verdict: str, runs: list[Run]) -> None:
     assert judged(mechanism.growth, runs).verdict == verdict
 
 
+def test_sizes_are_compared_at_equal_initialisation() -> None:
+    unit, torch = {"model.init": "unit"}, {"model.init": "torch"}
+    runs = [*growing((0.0,) * 3, parameters=unit), *growing((0.5,) * 3, parameters=torch)]
+    judgement = judged(mechanism.growth, runs)
+    assert judgement.verdict == DEPENDS
+    assert "experiment init=unit, exponent at 0 % of training, − ½ +0.0002" in judgement.value
+
+
 def test_the_exponent_and_its_null_are_told_at_three_moments() -> None:
     value = judged(mechanism.growth, growing((0.0, 0.3, 0.5))).value
     for share, above_half in ((0, "+0.0002"), (10, "+0.3"), (100, "+0.5")):

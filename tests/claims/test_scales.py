@@ -130,6 +130,27 @@ def test_a_mode_that_sharpens_speaks_of_the_law_only_where_the_spread_is_the_sam
     assert judged(scales.length_law, usual, of("ssmax", 0.1, 0.72)).verdict == HOLDS
 
 
+def test_the_law_of_length_is_judged_where_sentences_are_longer_than_those_of_training() -> None:
+    def of(scale: str, short: float, middle: float, long: float) -> list[Run]:
+        losses = {"1_9": short, "10_13": middle, "14_up": long}
+        runs = []
+        for seed in range(5):
+            figures = {f"test/loss_length_{k}": x + 0.001 * seed for k, x in losses.items()}
+            every = arm(scale, [0.2] * (seed + 1), figures=figures)
+            runs += [run for run in every if run.seed == seed]
+        return runs
+
+    usual = of("sqrt", 0.2, 0.4, 0.8)
+    for verdict, mode in (
+        (HOLDS, of("ssmax", 0.3, 0.3, 0.5)),
+        (FAILS, of("ssmax", 0.1, 0.4, 0.8)),
+        (DEPENDS, of("ssmax", 0.1, 0.4, 0.5)),
+    ):
+        judgement = judged(scales.length_law, usual, mode)
+        assert judgement.verdict == verdict
+        assert "loss_length_1_9" not in judgement.value
+
+
 # --- claim 9 ---
 
 
@@ -166,6 +187,15 @@ UNIT = factor(1.1, 0.2)
 )
 def test_unit_variance(verdict: str, others: Sequence[list[Run]]) -> None:
     assert judged(scales.unit_variance, UNIT, *others).verdict == verdict
+
+
+def test_no_attention_is_no_factor_and_sqrt_by_number_has_its_control() -> None:
+    assert judged(scales.unit_variance, UNIT, factor(1e-20, 0.2)).verdict == OPEN
+    # 10 % of a loss are a difference, unless rounding makes as much of one.
+    sqrt, other = factor(1.1, 0.2, scale=0.125, d_k=64), factor(4.0, 0.22, d_k=64)
+    rounded = arm("none_equiv", [0.2, 0.23, 0.17, 0.22, 0.18], d_k=64)
+    assert judged(scales.unit_variance, sqrt, other).verdict == HOLDS
+    assert judged(scales.unit_variance, sqrt, other, rounded).verdict == FAILS
 
 
 def test_the_arm_of_deviation_1_is_the_one_that_was_measured() -> None:

@@ -97,6 +97,7 @@ def trained_run(
     curve: Sequence[tuple[int, float]] = (),
     curves: Mapping[str, Sequence[tuple[int, float]]] | None = None,
     parameters: Mapping[str, str] | None = None,
+    figures: Mapping[str, float] | None = None,
     **metrics: float | None,
 ) -> Run:
     """Return a run as claims read it; without a loss it diverged.
@@ -111,11 +112,13 @@ def trained_run(
         curve: (step, validation loss).
         curves: Metric -> (step, value), of others; ``train/loss`` begins with ``start_loss``.
         parameters: What else tells it from others.
+        figures: Last values of other metrics.
         metrics: ``val_loss`` for ``val/loss``, and so on.
     """
-    figures = {key.replace("_", "/"): x for key, x in metrics.items() if x is not None}
+    named = {key.replace("_", "/"): x for key, x in metrics.items() if x is not None}
+    last = {**named, **(figures or {})}
     if loss is not None:
-        figures["val/best_loss"] = loss
+        last["val/best_loss"] = loss
     points = {"val/loss": curve, **(curves or {})}
     points["train/loss"] = [(0, start_loss), *points.get("train/loss", ())]
     planted = {name: curve_of([(s, x, START) for s, x in of]) for name, of in points.items()}
@@ -129,8 +132,8 @@ def trained_run(
             "seed": str(seed),
             **(parameters or {}),
         },
-        metrics=figures,
-        recorded=frozenset({*figures, *planted}),
+        metrics=last,
+        recorded=frozenset({*last, *planted}),
         curves=planted,
     )
 

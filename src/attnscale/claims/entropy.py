@@ -9,9 +9,9 @@ from scipy import stats
 
 from attnscale.analysis.comparison import LEVEL, compare, holm
 from attnscale.analysis.rates import Results
-from attnscale.analysis.settings import is_number
+from attnscale.analysis.settings import SCALE, labelled
 from attnscale.analysis.tuning import Arm
-from attnscale.claims.findings import NO_ATTENTION, Finding, cells, compare_best, family, judgement
+from attnscale.claims.findings import Cell, Finding, cells, compare_best, family, judgement
 from attnscale.claims.judgement import FAILS, HOLDS, OPEN, Judgement, together
 from attnscale.claims.scales import attention_metrics
 from attnscale.tracking.runs import Curve, Run
@@ -125,35 +125,36 @@ def _at_steps(curve: Curve, steps: Sequence[int]) -> "np.typing.NDArray[np.float
 
 
 def intervention(results: Results) -> Judgement:
-    """Judge "holding the entropy low makes the loss higher": arms with a constant factor.
+    """Judge "holding the entropy low makes the loss higher".
 
-    The arm with the lowest entropy at the end against each of the others, each at its best rate;
-    the arm without attention is none of them.
+    Held is it where the scale is a constant factor, or one whose option was swept (γ·q̂·k̂ with a
+    fixed γ bounds the logits). The arm with the lowest entropy at the end is compared with each of
+    the others, each at its best rate; the one without attention is none of them.
     """
-    pairs = []
+    held: dict[tuple[str, int], dict[str, tuple[float, Arm, Cell]]] = {}
     for cell in cells(results):
-        known = {
-            scale: entropy
-            for scale, arm in cell.arms.items()
-            if is_number(scale)
-            and float(scale) != NO_ATTENTION
-            and (entropy := _of_arm(arm)) is not None
-        }
-        if len(known) < 2:
-            continue
-        lowest = min(known, key=lambda scale: known[scale])
+        options = {k: v for k, v in cell.values.items() if k.startswith("attention.options.")}
+        for scale, arm in (cell.arms if options else cell.factors).items():
+            value = _of_arm(arm)
+            if value is not None:
+                name = labelled({SCALE: scale, **options})
+                held.setdefault((cell.experiment, cell.d_k), {})[name] = value, arm, cell
+    pairs = []
+    for (experiment, d_k), arms in held.items():
+        lowest = min(arms, key=lambda name: arms[name][0])
+        least, low, cell = arms[lowest]
         pairs += [
             (
-                f"{cell.name}, entropy {known[lowest]:.2g} ({lowest}) − {entropy:.2g} ({scale})",
-                cell.arms[lowest],
-                cell.arms[scale],
+                f"{experiment} d_k={d_k}, {lowest} (entropy {least:.2g}) − {name} ({own:.2g})",
+                low,
+                arm,
                 cell,
             )
-            for scale, entropy in known.items()
-            if scale != lowest
+            for name, (own, arm, _) in arms.items()
+            if name != lowest
         ]
     says = {"higher": HOLDS, "lower": FAILS, "equivalent": FAILS}
-    return judgement(compare_best(pairs), says, missing="missing: arms of several constant factors")
+    return judgement(compare_best(pairs), says, missing="missing: arms that hold the entropy")
 
 
 def _of_arm(arm: Arm) -> float | None:

@@ -14,6 +14,7 @@ is or a lost some. "Higher" is a finding only where it cannot be lower, "lower" 
 be higher, "equivalent" where it can be neither.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -32,6 +33,7 @@ from attnscale.analysis.rates import Results
 from attnscale.analysis.settings import D_K, SCALE, Setting, is_number, labelled, make_grid
 from attnscale.analysis.tuning import Arm, AtBest, arms, at_best
 from attnscale.claims.judgement import OPEN, Judgement, together
+from attnscale.tracking.runs import OBJECTIVE
 
 NO_ATTENTION = 1e-20
 """``attention.scale`` of the arm without attention: all logits are 0 and all weights 1/n."""
@@ -62,25 +64,37 @@ class Cell:
         return next(iter(self.arms.values())).settings[0].runs[0].d_k
 
     @property
+    def factors(self) -> dict[str, Arm]:
+        """The arms of a constant factor, without that of :data:`NO_ATTENTION`."""
+        numbers = {s: arm for s, arm in self.arms.items() if is_number(s)}
+        return {s: arm for s, arm in numbers.items() if float(s) != NO_ATTENTION}
+
+    @property
     def without_attention(self) -> Arm | None:
         """The arm whose scale is :data:`NO_ATTENTION`."""
         scales = (s for s in self.arms if is_number(s) and float(s) == NO_ATTENTION)
         return next((self.arms[scale] for scale in scales), None)
 
-    def margin(self, reference: Setting) -> Margin | None:
-        """Return δ of comparisons with a setting, from ``none_equiv`` at the same rate too."""
-        control = self.arms.get(CONTROL)
-        losses = (
-            None
-            if control is None
-            else next((s.losses for s in control.settings if knobs(s) == knobs(reference)), None)
-        )
-        return make_margin(reference.losses, reference.runs[0].parameters, losses)
+    def margin(self, reference: Setting, metric: str = OBJECTIVE) -> Margin | None:
+        """Return δ of comparisons with a setting.
+
+        Beside sqrt, by name or by number, ``none_equiv`` at the same rate says what rounding does.
+        """
+        scale = reference.runs[0].scale
+        number = float(scale) if is_number(scale) else math.nan
+        is_sqrt = scale == "sqrt" or math.isclose(number, reference.runs[0].d_k ** -0.5)
+        control = self.arms.get(CONTROL) if is_sqrt else None
+        alike = None if control is None else setting_at(control, reference)
+        losses = None if alike is None else alike.by_replicate(metric)
+        return make_margin(reference.by_replicate(metric), reference.runs[0].parameters, losses)
 
 
-def knobs(setting: Setting) -> dict[str, str]:
-    """Return what a setting has beside its scale."""
-    return {key: value for key, value in setting.values.items() if key != SCALE}
+def setting_at(arm: Arm, other: Setting) -> Setting | None:
+    """Return the setting of an arm whose knobs are those of another arm's, or None."""
+    wanted = {key: other.values.get(key) for key in arm.knobs}
+    return next(
+        (s for s in arm.settings if {key: s.values[key] for key in arm.knobs} == wanted), None
+    )
 
 
 def cells(results: Results) -> list[Cell]:
@@ -153,22 +167,29 @@ def doubts(a: Arm, b: Arm, pair: AtBest) -> tuple[bool, bool, tuple[str, ...]]:
     return falls, rises, tuple(remarks)
 
 
-def compare_best(pairs: Iterable[tuple[str, Arm, Arm, Cell]]) -> list[Finding]:
-    """Compare the best validation losses of arms, each at its best, all as one family.
+def compare_best(
+    pairs: Iterable[tuple[str, Arm, Arm, Cell]], metric: str = OBJECTIVE
+) -> list[Finding]:
+    """Compare arms, each at its best rate, all as one family.
 
     Args:
         pairs: Label, arm a, arm b, and the cell whose margin counts. Pairs that cannot be compared
             are left out, except where a lost all its runs, significantly more often than b.
+        metric: What is compared; the rates are chosen by the best validation loss.
     """
     findings = []
     for label, a, b, cell in pairs:
         pair = at_best(a, b)
         if pair is not None:
-            margin = cell.margin(pair.b)
-            difference = compare(
-                pair.values_a, pair.values_b, margin=None if margin is None else margin.value
-            )
-            findings.append(Finding(label, difference, *doubts(a, b, pair)))
+            values = [
+                {key: x for key, x in setting.by_replicate(metric).items() if key in compared}
+                for setting, compared in ((pair.a, pair.values_a), (pair.b, pair.values_b))
+            ]
+            if all(values):
+                margin = cell.margin(pair.b, metric)
+                delta = None if margin is None else margin.value
+                difference = compare(values[0], values[1], margin=delta)
+                findings.append(Finding(label, difference, *doubts(a, b, pair)))
         elif a.best() is None:
             lost, ended = zip(*((_lost(arm), _ended(arm)) for arm in (a, b)), strict=True)
             if more_often(lost[0], ended[0], lost[1], ended[1]) < 1 - LEVEL:

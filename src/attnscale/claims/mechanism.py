@@ -7,9 +7,9 @@ import numpy as np
 
 from attnscale.analysis.comparison import Values, compare
 from attnscale.analysis.rates import Results
-from attnscale.analysis.settings import Replicate, Setting
+from attnscale.analysis.settings import D_K, Replicate, Setting, labelled
 from attnscale.analysis.tuning import Arm
-from attnscale.claims.findings import Cell, Finding, at_end, cells, family, judgement, knobs
+from attnscale.claims.findings import Cell, Finding, at_end, cells, family, judgement, setting_at
 from attnscale.claims.judgement import FAILS, HOLDS, Judgement
 from attnscale.claims.scales import attention_metrics
 from attnscale.tracking.runs import Curve
@@ -33,7 +33,7 @@ def gradients(results: Results) -> Judgement:
         if not {"none", "sqrt"} <= cell.arms.keys():
             continue
         best = cell.arms["sqrt"].best()
-        none = None if best is None else _alike(cell.arms["none"], best)
+        none = None if best is None else setting_at(cell.arms["none"], best)
         if best is None or none is None:
             continue
         for third, name in enumerate(THIRDS):
@@ -43,10 +43,6 @@ def gradients(results: Results) -> Judgement:
                 findings.append(Finding(label, compare(a, b, margin=math.log(1.1))))
     says = {"lower": HOLDS, "higher": FAILS, "equivalent": FAILS}
     return judgement(family(findings), says, missing="missing: grad_norm/q of none and sqrt")
-
-
-def _alike(arm: Arm, setting: Setting) -> Setting | None:
-    return next((s for s in arm.settings if knobs(s) == knobs(setting)), None)
 
 
 def _log_gradients(setting: Setting, third: int) -> Values:
@@ -61,11 +57,12 @@ def _log_gradients(setting: Setting, third: int) -> Values:
 
 
 def _sizes(results: Results) -> dict[str, dict[int, Cell]]:
-    """Return experiment -> d_k -> cell with sqrt, of experiments with several sizes."""
+    """Return what else is equal -> d_k -> cell with sqrt, where there are several sizes."""
     sizes: dict[str, dict[int, Cell]] = {}
     for cell in cells(results):
         if "sqrt" in cell.arms:
-            sizes.setdefault(cell.experiment, {})[cell.d_k] = cell
+            rest = labelled({key: text for key, text in cell.values.items() if key != D_K})
+            sizes.setdefault(f"{cell.experiment} {rest}".strip(), {})[cell.d_k] = cell
     return {name: by_size for name, by_size in sizes.items() if len(by_size) > 1}
 
 

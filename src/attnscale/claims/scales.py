@@ -11,7 +11,6 @@ from scipy import stats
 
 from attnscale.analysis.comparison import LEVEL, holm
 from attnscale.analysis.rates import Results
-from attnscale.analysis.settings import is_number
 from attnscale.analysis.tuning import Arm
 from attnscale.claims.findings import (
     Cell,
@@ -19,13 +18,17 @@ from attnscale.claims.findings import (
     against,
     cells,
     compare_best,
+    family,
     judgement,
 )
 from attnscale.claims.judgement import FAILS, HOLDS, Judgement
-from attnscale.tracking.runs import Run
+from attnscale.tracking.runs import OBJECTIVE, Run
 
 NEAR = (0.7, 1.4)
 """Deviations of the logits that count as 1: within a factor of √2."""
+
+BY_LENGTH = "test/loss_length_"
+"""Start of the metrics of the test loss by length: first and last length of the class."""
 
 SAME_SPREAD = 0.05
 """Two deviations of the logits are matched if they differ by less than this share."""
@@ -90,8 +93,37 @@ def _same_mean(cell: Cell) -> list[str]:
     return scales
 
 
-length_law = against("sqrt", {"lower": HOLDS, "higher": FAILS, "equivalent": FAILS}, _same_mean)
-"""ln n is the right law: modes that know n and keep the mean deviation are better than sqrt."""
+def length_law(results: Results) -> Judgement:
+    """Judge "ln n is the right law": modes that know n and keep the mean deviation beat sqrt.
+
+    Where the test loss was recorded by length, in each class of lengths above the shortest, which
+    is that of training; else by the best validation loss, which is no test of a law.
+    """
+    findings = []
+    for cell in cells(results):
+        if "sqrt" not in cell.arms:
+            continue
+        run = cell.arms["sqrt"].settings[0].runs[0]
+        classes = sorted((m for m in run.recorded if m.startswith(BY_LENGTH)), key=_first_length)
+        for metric in classes[1:] or [OBJECTIVE]:
+            findings += compare_best(
+                (
+                    (
+                        f"{cell.name}, {metric}, {scale} − sqrt",
+                        cell.arms[scale],
+                        cell.arms["sqrt"],
+                        cell,
+                    )
+                    for scale in _same_mean(cell)
+                ),
+                metric,
+            )
+    says = {"lower": HOLDS, "higher": FAILS, "equivalent": FAILS}
+    return judgement(family(findings), says, missing="missing: arms to compare with sqrt")
+
+
+def _first_length(metric: str) -> int:
+    return int(metric.removeprefix(BY_LENGTH).partition("_")[0])
 
 
 def unit_variance(results: Results) -> Judgement:
@@ -103,7 +135,7 @@ def unit_variance(results: Results) -> Judgement:
     """
     pairs, lacking = [], ["missing: factors"]
     for cell in cells(results):
-        stds = {s: initial_std(arm) for s, arm in cell.arms.items() if is_number(s)}
+        stds = {s: initial_std(arm) for s, arm in cell.factors.items()}
         known = {scale: std for scale, std in stds.items() if std}
         unit = min(known, key=lambda scale: abs(math.log(known[scale])), default=None)
         if unit is None or not NEAR[0] <= known[unit] <= NEAR[1]:
