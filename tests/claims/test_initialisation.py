@@ -1,13 +1,15 @@
 """What an initialisation or a norm replaces of the factor: planted gaps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+from attnscale.analysis.rates import Results
 from attnscale.claims import initialisation
 from attnscale.claims.initialisation import INIT, NO_GAP, NORM
-from attnscale.claims.judgement import DEPENDS, FAILS, HOLDS, OPEN
+from attnscale.claims.judgement import DEPENDS, FAILS, HOLDS, OPEN, Judgement
 from attnscale.tracking.runs import Run
 from tests.claims.sweeps import ALLOWED, arm, count, judged
 
@@ -44,7 +46,7 @@ def test_the_share_of_the_gap_is_told() -> None:
     assert NO_GAP in judged(initialisation.folded, folded(0.3, none=0.2)).value
 
 
-def gaps(key: str, ratios: Mapping[str, float | Sequence[float]], **more: float) -> list[Run]:
+def gaps(key: str, ratios: Mapping[str, float | Sequence[float]], **more: Any) -> list[Run]:
     """Return runs of none and sqrt with a ratio of their losses for each value of a parameter."""
     runs = []
     for value, ratio in ratios.items():
@@ -114,7 +116,7 @@ def test_a_best_rate_at_an_end_leaves_open_what_could_change() -> None:
 
 
 @pytest.mark.parametrize("judge", [BY_INIT, BY_NORM, initialisation.folded])
-def test_without_an_effect_none_is_found(judge: object) -> None:
+def test_without_an_effect_none_is_found(judge: Callable[[Results], Judgement]) -> None:
     def sweep(generator: np.random.Generator) -> list[Run]:
         return [
             run

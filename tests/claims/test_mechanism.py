@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ SEEDS = len(NOISE)
 
 
 def by_seed(
-    scale: str, curves: Sequence[dict[str, list[tuple[int, float]]]], **more: object
+    scale: str, curves: Sequence[dict[str, list[tuple[int, float]]]], **more: Any
 ) -> list[Run]:
     """Return an arm whose seeds have curves of their own."""
     runs = []
@@ -72,7 +73,7 @@ def test_gradients_are_compared_at_one_rate() -> None:
 # --- claim 5 ---
 
 
-def growing(slopes: Sequence[float], noise: Sequence[float] = NOISE, **more: object) -> list[Run]:
+def growing(slopes: Sequence[float], noise: Sequence[float] = NOISE, **more: Any) -> list[Run]:
     """Return sqrt at three d_k, with slopes of ln score_std_relative at 0, 10 and 100 %."""
     runs = []
     for d_k in (16, 64, 256):

@@ -38,7 +38,7 @@ def sweep(
             loss=0.5 if letter == "f" else None,
             outcome=names[letter],
             tags={"job": str(job)},
-            **({"budget": budget} if budget else {}),
+            budget=budget,
         )
         for job, letter in enumerate(outcomes)
     ]

@@ -144,6 +144,5 @@ def inverse(e: Evidence) -> Judgement:
     flat, usual = e.inverse_entropy
     return Judgement(
         verdict_of(flat.low > usual.high),
-        f"H/ln n at d_k = 64: inverse {between(flat, '.4f')}, sqrt {between(usual, '.4f')}; "
-        "whether it hurts training is another question",
+        f"H/ln n at d_k = 64: inverse {between(flat, '.4f')}, sqrt {between(usual, '.4f')}",
     )
