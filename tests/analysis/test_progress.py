@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from attnscale.analysis.progress import speeds, steps_to
+from attnscale.analysis.progress import log_steps, speeds, steps_to
 from attnscale.tracking.runs import Point, curve_of
 from tests.support.runs import trained_run
 
@@ -47,6 +47,20 @@ def test_levels_are_shares_of_what_the_reference_gains() -> None:
         assert math.log(speed.interval.high) == pytest.approx(interval.high)
         assert (speed.n, speed.missed, speed.reference_missed) == (2, 0, 0)
     assert (half.steps, half.reference_steps) == pytest.approx((20.0, 7.5))
+
+
+def test_a_run_that_misses_a_level_has_the_steps_that_it_trained_for() -> None:
+    sqrt = [run("sqrt", seed, (10, 0.2)) for seed in range(3)]
+    none = [
+        run("none", 0, (20, 0.2)),
+        run("none", 1, (10, 0.5), (40, 0.5)),
+        run("none", 7, (9, 0.0)),
+    ]
+    own, usual, missed = log_steps(none, sqrt, 0.9)
+    # 90 % of the way to 0.2 is reached after 9 of 10 steps, and 18 of 20; seed 7 has no partner.
+    assert missed == 1
+    assert own == pytest.approx({(0, -1): math.log(18), (1, -1): math.log(40)})
+    assert usual == pytest.approx({(0, -1): math.log(9), (1, -1): math.log(9)})
 
 
 def test_who_does_not_get_there_is_counted_and_not_averaged() -> None:

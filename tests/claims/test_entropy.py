@@ -25,6 +25,7 @@ def runs(pairs: Sequence[tuple[float, float]], kind: str = "self") -> list[Run]:
     ]
 
 
+UNIFORM = {"attention/encoder.0.self/entropy_norm": [(0, 1.0), (300, 1.0)]}
 RISING = [(0.2, 0.1), (0.4, 0.2), (0.5, 0.24), (0.8, 0.3), (0.9, 0.5)]
 LEVEL = [(0.2, 0.3), (0.4, 0.1), (0.5, 0.4), (0.8, 0.35), (0.9, 0.2)]
 
@@ -43,6 +44,17 @@ LEVEL = [(0.2, 0.3), (0.4, 0.1), (0.5, 0.4), (0.8, 0.35), (0.9, 0.2)]
 def test_entropy_and_loss_at_one_rate(verdict: str, groups: list[list[Run]]) -> None:
     judgement = judged(entropy.correlation, *groups)
     assert judgement.verdict == verdict, judgement.value
+
+
+def test_runs_without_attention_are_no_runs_of_high_entropy() -> None:
+    flat = [
+        trained_run(scale="1e-20", lr=lr, seed=seed, loss=0.9, curves=UNIFORM)
+        for lr in RATES
+        for seed in range(5)
+    ]
+    assert judged(entropy.correlation, runs(LEVEL), flat).verdict == OPEN
+    assert judged(entropy.correlation, flat, runs(RISING[:1])).verdict == OPEN
+    assert "missing" in judged(entropy.correlation, flat).value
 
 
 def test_what_the_rate_does_to_both_is_no_correlation() -> None:

@@ -98,7 +98,7 @@ def test_only_cells_that_differ_in_one_parameter_are_paired() -> None:
     assert "init=unit norm=none, " in by_init
     assert "init=torch norm=pre, " in by_norm
     # ln 6 − ln 2.
-    assert "+1.1 (1.1 to 1.1), worse" in by_init
+    assert "+1.1 (1.1 to 1.1), higher" in by_init
 
 
 def test_a_best_rate_at_an_end_leaves_open_what_could_change() -> None:

@@ -9,9 +9,17 @@ from scipy import stats
 
 from attnscale.analysis.comparison import LEVEL, compare, holm
 from attnscale.analysis.rates import Results
-from attnscale.analysis.settings import SCALE, labelled
+from attnscale.analysis.settings import SCALE, is_number, labelled
 from attnscale.analysis.tuning import Arm
-from attnscale.claims.findings import Cell, Finding, cells, compare_best, family, judgement
+from attnscale.claims.findings import (
+    NO_ATTENTION,
+    Cell,
+    Finding,
+    cells,
+    compare_best,
+    family,
+    judgement,
+)
 from attnscale.claims.judgement import FAILS, HOLDS, OPEN, Judgement, together
 from attnscale.claims.scales import attention_metrics
 from attnscale.tracking.runs import Curve, Run
@@ -22,6 +30,14 @@ KINDS = ("self", "cross", "attention")
 
 MIN_SAMPLES = 5
 """Samples of a run from which a correlation of changes is taken."""
+
+
+def _attending(results: Results) -> dict[str, list[Run]]:
+    """Return the runs whose attention does something, by experiment."""
+    return {
+        name: [r for r in runs if not (is_number(r.scale) and float(r.scale) == NO_ATTENTION)]
+        for name, runs in results.items()
+    }
 
 
 def _entropy(run: Run, kind: str = "") -> float | None:
@@ -35,11 +51,11 @@ def correlation(results: Results) -> Judgement:
     """Judge "runs of lower entropy have a higher loss", at equal learning rate and d_k.
 
     The statistic is the partial correlation of ln best loss and last entropy: both less their mean
-    over the runs of a rate and size, t test with n − groups − 1 degrees of freedom. Self- and
-    cross-attention are looked at separately.
+    over the runs of a rate and size, those without attention left out; t test with n − groups − 1
+    degrees of freedom. Self- and cross-attention are looked at separately.
     """
     parts, correlations = [], []
-    for name, runs in results.items():
+    for name, runs in _attending(results).items():
         for kind in KINDS:
             pairs = sorted(
                 ((run.lr, run.d_k), entropy, math.log(run.loss))
@@ -80,7 +96,7 @@ def lead(results: Results) -> Judgement:
     What both do together, or by their trend, cancels.
     """
     findings = []
-    for name, runs in results.items():
+    for name, runs in _attending(results).items():
         ahead: dict[tuple[int, int], list[tuple[float, float]]] = {}
         for run in runs:
             both = _lead_and_lag(run)

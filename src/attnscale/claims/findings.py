@@ -17,6 +17,7 @@ be higher, "equivalent" where it can be neither.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from attnscale.analysis.comparison import (
     LEVEL,
@@ -26,7 +27,6 @@ from attnscale.analysis.comparison import (
     in_words,
     more_often,
     verdict,
-    verdict_in_words,
 )
 from attnscale.analysis.margin import CONTROL, Margin, make_margin
 from attnscale.analysis.rates import Results
@@ -146,11 +146,12 @@ class Finding:
         return OPEN if unsure or side in ("within noise", "one seed") else side
 
     def __str__(self) -> str:
-        """Difference, interval, what it is called, and remarks."""
+        """Difference, interval, and what it is."""
         if self.difference is None:
             return f"{self.label}: every run lost"
-        said = f"{in_words(self.difference)}, {verdict_in_words(self.difference)}"
-        return f"{self.label} {'; '.join((said, *self.remarks))}"
+        side = verdict(self.difference)
+        said = "no difference that matters" if side == "equivalent" else side
+        return f"{self.label} {in_words(self.difference)}, {said}"
 
 
 def doubts(a: Arm, b: Arm, pair: AtBest) -> tuple[bool, bool, tuple[str, ...]]:
@@ -220,7 +221,11 @@ def judgement(
     if not findings:
         return Judgement(OPEN, missing)
     verdicts = [says.get(finding.side, OPEN) for finding in findings]
-    return Judgement(together(verdicts), lead + "; ".join(map(str, findings)))
+    parts = []
+    # Findings of one pair of arms follow each other, and share their remarks.
+    for remarks, alike in groupby(findings, key=lambda finding: finding.remarks):
+        parts += [*map(str, alike), *remarks]
+    return Judgement(together(verdicts), lead + "; ".join(parts))
 
 
 def against(
