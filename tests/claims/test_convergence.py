@@ -72,8 +72,17 @@ def test_runs_that_stop_where_the_reference_arrives_are_not_called_alike() -> No
     # Both train 300 steps; sqrt reaches 90 % near the end, none stops after half of the way.
     none, sqrt = falling("none", 322.0, floor=0.2), falling("sqrt", 322.0)
     assert judged(convergence.slower(above=64), none, sqrt).verdict == FAILS
-    stuck = falling("none", 322.0 * 0.5 / 0.8, floor=0.5)
-    assert judged(convergence.slower(above=64), stuck, sqrt).verdict != FAILS
+    # Half of the way is as long, within a tenth; the last step is no arrival.
+    late, never = ([(280, 1.0), (300, end)] for end in (0.2, 0.55))
+    arms = arm("sqrt", 0.2, curve=late), arm("none", 0.55, curve=never)
+    assert judged(convergence.slower(above=64), *arms).verdict == DEPENDS
+
+
+def test_a_best_rate_at_an_end_says_nothing_of_speed_for_either() -> None:
+    none = falling("none", [150.0, 160.0, 155.0, 170.0, 140.0])
+    assert (
+        judged(convergence.slower(above=64), none, falling("sqrt", 100.0, best=1.0)).verdict == OPEN
+    )
 
 
 # --- not at all ---
@@ -95,7 +104,7 @@ SQRT = arm("sqrt", 0.2)
         (OPEN, [arm("none", 0.7, best=1.0)]),
         (FAILS, [arm("none", 0.3, best=1.0)]),
         # The claim is about d_k above 64 only.
-        (OPEN, [arm("none", 0.9, d_k=64)]),
+        (OPEN, [arm(s, x, d_k=64) for s, x in (("none", 0.9), ("sqrt", 0.2), ("1e-20", 0.6))]),
     ],
 )
 def test_not_at_all(verdict: str, groups: list[list[Run]]) -> None:

@@ -36,6 +36,8 @@ LEVEL = [(0.2, 0.3), (0.4, 0.1), (0.5, 0.4), (0.8, 0.35), (0.9, 0.2)]
         (FAILS, [runs(RISING)]),
         (HOLDS, [runs([(1 - h, loss) for h, loss in RISING])]),
         (OPEN, [runs(LEVEL)]),
+        # r = 0.8 of ten runs.
+        (FAILS, [runs([(0.2, 0.1), (0.4, 0.25), (0.5, 0.15), (0.8, 0.3), (0.9, 0.25)])]),
         (OPEN, [runs(RISING[:1])]),
         (OPEN, [arm("sqrt", 0.2)]),
         (DEPENDS, [runs(RISING, "cross"), runs([(1 - h, loss) for h, loss in RISING])]),

@@ -46,6 +46,11 @@ def test_the_share_of_the_gap_is_told() -> None:
     assert NO_GAP in judged(initialisation.folded, folded(0.3, none=0.2)).value
 
 
+def test_what_rounding_does_to_sqrt_is_no_margin_of_none() -> None:
+    rounded = arm("none_equiv", [0.2, 0.24, 0.16, 0.22, 0.18])
+    assert judged(initialisation.folded, folded(0.37), rounded).verdict == HOLDS
+
+
 def gaps(key: str, ratios: Mapping[str, float | Sequence[float]], **more: Any) -> list[Run]:
     """Return runs of none and sqrt with a ratio of their losses for each value of a parameter."""
     runs = []
@@ -113,6 +118,11 @@ def test_a_best_rate_at_an_end_leaves_open_what_could_change() -> None:
         == OPEN
     )
     assert judged(BY_INIT, gaps(INIT, {"torch": 4.0}), end).verdict == HOLDS
+    # The larger gap is that of the other value, whose own could be as large: sqrt's rate is an end.
+    wide, narrow = gaps(INIT, {"unit": 6.0}), arm("none", 0.2, parameters={INIT: "torch"})
+    for best, verdict in ((0.1, HOLDS), (1.0, OPEN)):
+        sqrt = arm("sqrt", 0.1, best=best, parameters={INIT: "torch"})
+        assert judged(BY_INIT, wide, narrow, sqrt).verdict == verdict
 
 
 @pytest.mark.parametrize("judge", [BY_INIT, BY_NORM, initialisation.folded])

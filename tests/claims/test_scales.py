@@ -102,6 +102,11 @@ def test_lost_runs_are_told_and_favour_nobody() -> None:
     assert "ssmax lost 1 of 5 runs" in judgement.value
     # Worse, and some of the worst not counted: worse all the same.
     assert judged(scales.flatness, arm("inverse", [0.3, 0.31, None]), SQRT).verdict == HOLDS
+    # Worse than the better runs of sqrt, which is not known to be worse than all.
+    assert (
+        judged(scales.flatness, arm("inverse", 0.3), arm("sqrt", [0.2] * 4 + [None])).verdict
+        == OPEN
+    )
     # All of them, significantly more often than sqrt.
     all_lost = judged(scales.flatness, arm("inverse", [None] * 5), SQRT)
     assert all_lost.verdict == HOLDS
@@ -191,6 +196,10 @@ def test_unit_variance(verdict: str, others: Sequence[list[Run]]) -> None:
 
 def test_no_attention_is_no_factor_and_sqrt_by_number_has_its_control() -> None:
     assert judged(scales.unit_variance, UNIT, factor(1e-20, 0.2)).verdict == OPEN
+    # What stands for a deviation of 1 might be better at another rate than another is.
+    assert (
+        judged(scales.unit_variance, factor(1.1, 0.2, best=1.0), factor(4.0, 0.2)).verdict == OPEN
+    )
     # 10 % of a loss are a difference, unless rounding makes as much of one.
     sqrt, other = factor(1.1, 0.2, scale=0.125, d_k=64), factor(4.0, 0.22, d_k=64)
     rounded = arm("none_equiv", [0.2, 0.23, 0.17, 0.22, 0.18], d_k=64)
