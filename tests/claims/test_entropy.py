@@ -48,6 +48,13 @@ def test_entropy_and_loss_at_one_rate(verdict: str, groups: list[list[Run]]) -> 
     assert judgement.verdict == verdict, judgement.value
 
 
+def test_kinds_of_attention_are_one_family() -> None:
+    # r = 0.69 of ten runs: p = 0.04 alone, 0.08 of two.
+    weak = [(0.2, 0.1), (0.4, 0.27), (0.5, 0.12), (0.8, 0.3), (0.9, 0.25)]
+    assert judged(entropy.correlation, runs(weak)).verdict == FAILS
+    assert judged(entropy.correlation, runs(weak), runs(weak, "cross")).verdict == OPEN
+
+
 def test_runs_without_attention_are_no_runs_of_high_entropy() -> None:
     flat = [
         trained_run(scale="1e-20", lr=lr, seed=seed, loss=0.9, curves=UNIFORM)
