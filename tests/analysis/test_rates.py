@@ -5,86 +5,41 @@ from typing import Any
 
 import pytest
 
-from attnscale.analysis.rates import (
-    at_best_rate,
-    by_rate,
-    lr_sensitivity,
-    mean_loss,
-    rate_rows,
-    select,
-)
+from attnscale.analysis.rates import lr_sensitivity, rate_rows
 from attnscale.tracking.runs import Run
 from tests.support.runs import trained_run
 
 
-def run(lr: float, seed: int, loss: float | None, **more: Any) -> Run:
-    return trained_run(lr=lr, seed=seed, loss=loss, **{"start_loss": 1.0, **more})
-
-
-def test_the_best_rate_is_that_of_the_lowest_mean() -> None:
-    runs = [
-        *(run(0.1, seed, loss) for seed, loss in enumerate((0.5, 0.1, 0.6))),
-        *(run(0.01, seed, loss) for seed, loss in enumerate((0.3, 0.3, 0.3))),
-        *(run(1.0, seed, loss) for seed, loss in enumerate((0.4, 0.4, 0.4))),
-    ]
-    best = at_best_rate(runs)
-    assert best is not None
-    # Not the rate of the single lowest loss, nor the largest or the first.
-    assert best.rate == 0.01
-    assert best.losses == {0: 0.3, 1: 0.3, 2: 0.3}
-    assert [r.lr for r in best.runs] == [0.01] * 3
-
-
-def test_a_rate_with_a_diverged_run_is_never_best() -> None:
-    runs = [run(0.1, 0, 0.01), run(0.1, 1, None), run(0.01, 0, 0.9), run(0.01, 1, 0.8)]
-    best = at_best_rate(runs)
-    assert best is not None
-    assert best.rate == 0.01
-    assert math.isinf(mean_loss(runs))
-    assert mean_loss(best.runs) == pytest.approx(0.85)
-    assert at_best_rate(runs[:2]) is None
-    assert at_best_rate([]) is None
-
-
-def test_test_losses_are_of_the_same_runs_where_there_are_any() -> None:
-    best = at_best_rate([run(0.1, 3, 0.5, test_loss=0.7), run(0.1, 4, 0.5), run(1, 3, 0.9)])
-    assert best is not None
-    assert best.test_losses == {3: 0.7}
-    assert best.losses == {3: 0.5, 4: 0.5}
-
-
-def test_selecting_and_grouping() -> None:
-    runs = [run(0.1, 0, 1.0), run(0.01, 0, 2.0, d_k=8), run(0.1, 1, 3.0, variant="x")]
-    assert select(runs, d_k=8) == [runs[1]]
-    assert select(runs, scale="sqrt", variant="") == runs[:2]
-    assert select(runs, scale="none") == []
-    assert by_rate(runs) == {0.01: [runs[1]], 0.1: [runs[0], runs[2]]}
-    assert list(by_rate(runs)) == [0.01, 0.1]
+def run(lr: float, seed: int, loss: float | None, last: float | None = None, **more: Any) -> Run:
+    """Return a run whose last loss is its best one, or another."""
+    figures = {} if loss is None else {"val/loss": loss if last is None else last}
+    given: dict[str, Any] = {"start_loss": 1.0, "figures": figures, **more}
+    return trained_run(lr=lr, seed=seed, loss=loss, **given)
 
 
 def test_the_table_over_rates() -> None:
     runs = [
         *(run(lr, seed, loss) for seed in (0, 1) for lr, loss in ((1e-3, 0.4), (1e-2, 0.2))),
         *(run(0.1, seed, loss) for seed, loss in ((0, 0.1), (1, None))),
-        run(1e-3, 0, 0.25, scale="none", d_k=8),
+        run(1e-3, 0, 0.25, scale="none"),
     ]
     columns, rows = rate_rows(runs)
     table = [dict(zip(columns, row, strict=True)) for row in rows]
     assert columns == [
-        *("scale", "d_k", "lr 0.001", "lr 0.01", "lr 0.1", "best rate", "best loss"),
-        *("sensitivity", "diverged", "seeds"),
+        *("scale", "lr 0.001", "lr 0.01", "lr 0.1", "best rate", "best loss"),
+        *("sensitivity", "lost", "seeds"),
     ]
-    first, second = table
-    assert (first["scale"], first["d_k"]) == ("sqrt", 64)
+    second, first = table
+    assert (first["scale"], second["scale"]) == ("sqrt", "none")
     assert [first[f"lr {lr}"] for lr in ("0.001", "0.01", "0.1")] == ["0.4", "0.2", "–"]
     assert (first["best rate"], first["best loss"]) == ("0.01", "0.2")
     # Over equal steps of log η, losses 0.4, 0.2 and (diverged: the start's) 1: by trapezoids
     # (0.3 + 0.6) / 2 less the best.
     assert first["sensitivity"] == "0.25"
-    assert (first["diverged"], first["seeds"]) == ("1 of 6", 2)
+    assert (first["lost"], first["seeds"]) == ("1 of 6", 2)
     # One rate has no sensitivity; a rate that was not tried has an empty cell.
     assert (second["lr 0.001"], second["lr 0.01"], second["lr 0.1"]) == ("0.25", None, None)
-    assert (second["sensitivity"], second["diverged"], second["seeds"]) == (None, "0 of 1", 1)
+    assert (second["sensitivity"], second["lost"], second["seeds"]) == (None, "0 of 1", 1)
 
 
 def test_a_setting_that_always_diverged_has_no_best_rate() -> None:
@@ -97,7 +52,7 @@ def test_a_setting_that_always_diverged_has_no_best_rate() -> None:
         None,
     )
     assert row["sensitivity"] is None
-    assert row["diverged"] == "2 of 2"
+    assert row["lost"] == "2 of 2"
 
 
 def test_without_a_first_loss_there_is_no_sensitivity() -> None:
@@ -105,15 +60,26 @@ def test_without_a_first_loss_there_is_no_sensitivity() -> None:
     assert rows[0][columns.index("sensitivity")] is None
 
 
-def test_variants_are_settings_of_their_own() -> None:
-    runs = [run(0.1, 0, 0.1, variant="norm=pre"), run(0.1, 0, 0.9, variant="norm=none")]
+def test_what_else_varies_has_a_column() -> None:
+    runs = [
+        run(0.1, 0, 0.1, parameters={"model.norm": "pre"}),
+        run(0.1, 0, 0.9, parameters={"model.norm": "none"}),
+    ]
     columns, rows = rate_rows(runs)
     table = [dict(zip(columns, row, strict=True)) for row in rows]
-    assert [(r["variant"], r["best loss"], r["seeds"]) for r in table] == [
-        ("norm=pre", "0.1", 1),
-        ("norm=none", "0.9", 1),
+    assert [(r["norm"], r["best loss"], r["seeds"]) for r in table] == [
+        ("none", "0.9", 1),
+        ("pre", "0.1", 1),
     ]
-    assert "variant" not in rate_rows([run(0.1, 0, 0.1)])[0]
+
+
+def test_the_sensitivity_is_of_the_last_loss_and_the_end_of_a_grid_is_marked() -> None:
+    # 0.2 at the best, then lost again: above the start, which is what it counts.
+    runs = [run(0.1, 0, 0.4), run(0.01, 0, 0.2, last=3.0)]
+    columns, (row,) = rate_rows(runs)
+    cells = dict(zip(columns, row, strict=True))
+    assert (cells["best rate"], cells["best loss"]) == ("0.01 (end)", "0.2")
+    assert cells["sensitivity"] == "0.3"
 
 
 # --- the loss over learning rates ---

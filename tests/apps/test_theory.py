@@ -62,7 +62,7 @@ def test_it_prints_a_verdict_for_every_claim(module_shell: Any, done: str) -> No
     shown = re.findall(r"^ *(\d+) .* (holds|fails|depends|open) ", done, re.MULTILINE)
     assert [int(number) for number, _ in shown] == [claim.number for claim in CLAIMS]
     with (module_shell.folder() / "theory" / "claims.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if row[""].isdigit()]
     assert [row["claim"] for row in rows] == [claim.text for claim in CLAIMS]
     assert [row["verdict"] for row in rows] == [verdict for _, verdict in shown]
     # Settled by computation, whatever the seed; nothing was trained in this store.
@@ -106,7 +106,8 @@ def test_it_writes_the_documents(module_shell: Any, done: str) -> None:
             rf"^\| `{name}` \| [\d.e-]+ \([\d.e-]+ to [\d.e-]+\) \|", modes, re.MULTILINE
         )
     claims = (docs / "claims.md").read_text(encoding="utf-8")
-    assert claims.count("\n| ") == len(CLAIMS) + 1
+    parts = sum(len(claim.parts) for claim in CLAIMS if len(claim.parts) > 1)
+    assert claims.count("\n| ") == len(CLAIMS) + parts + 1
 
 
 def test_bad_values_are_one_line(shell: Any) -> None:

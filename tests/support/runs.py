@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnscale.tracking.history import History
-from attnscale.tracking.runs import Curve, Run, curve_of
+from attnscale.tracking.runs import Run, curve_of
 from attnscale.tracking.store import Store, find_store, sqlite_uri
 
 KEYS = {"scale": "attention.scale", "d_k": "model.d_k", "lr": "optimizer.lr"}
@@ -95,7 +95,9 @@ def trained_run(
     loss: float | None,
     start_loss: float = math.inf,
     curve: Sequence[tuple[int, float]] = (),
-    variant: str = "",
+    curves: Mapping[str, Sequence[tuple[int, float]]] | None = None,
+    parameters: Mapping[str, str] | None = None,
+    figures: Mapping[str, float] | None = None,
     **metrics: float | None,
 ) -> Run:
     """Return a run as claims read it; without a loss it diverged.
@@ -108,27 +110,31 @@ def trained_run(
         loss: Best validation loss, or None.
         start_loss: Training loss before the first step; infinite for none.
         curve: (step, validation loss).
-        variant: What else tells it from others.
-        metrics: ``test_loss`` for ``test/loss``, and so on.
+        curves: Metric -> (step, value), of others; ``train/loss`` begins with ``start_loss``.
+        parameters: What else tells it from others.
+        figures: Last values of other metrics.
+        metrics: ``val_loss`` for ``val/loss``, and so on.
     """
-    figures = {key.replace("_", "/"): x for key, x in metrics.items() if x is not None}
+    named = {key.replace("_", "/"): x for key, x in metrics.items() if x is not None}
+    last = {**named, **(figures or {})}
     if loss is not None:
-        figures["val/best_loss"] = loss
-    curves: dict[str, Curve] = {"val/loss": curve_of([(step, x, START) for step, x in curve])}
-    curves["train/loss"] = curve_of([(0, start_loss, START)])
+        last["val/best_loss"] = loss
+    points = {"val/loss": curve, **(curves or {})}
+    points["train/loss"] = [(0, start_loss), *points.get("train/loss", ())]
+    planted = {name: curve_of([(s, x, START) for s, x in of]) for name, of in points.items()}
     return Run(
-        run_id=f"{scale} {d_k} {lr} {seed} {variant}",
+        run_id=f"{scale} {d_k} {lr} {seed} {parameters}",
         tags={"diverged": "true"} if loss is None else {},
         parameters={
             "attention.scale": scale,
             "model.d_k": str(d_k),
             "optimizer.lr": str(lr),
             "seed": str(seed),
+            **(parameters or {}),
         },
-        metrics=figures,
-        recorded=frozenset({*figures, *curves}),
-        curves=curves,
-        variant=variant,
+        metrics=last,
+        recorded=frozenset({*last, *planted}),
+        curves=planted,
     )
 
 

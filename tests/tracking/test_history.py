@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscale.tracking.history import History
+from attnscale.tracking.history import History, RecordedSweep
 from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
 from attnscale.tracking.store import Store, find_store, sqlite_uri
 
@@ -37,7 +37,10 @@ def write(
 def write_sweep(
     store: Store, name: str, overrides: str, jobs: int, status: str | None = FINISHED
 ) -> list[str]:
-    write(store, {"kind": "sweep", "sweep": name, "overrides": overrides}, status=status)
+    # Sweeps of earlier versions do not say how many jobs they had.
+    told = {"jobs": str(jobs)} if name == "newest" else {}
+    tags = {"kind": "sweep", "sweep": name, "overrides": overrides, **told}
+    write(store, tags, status=status)
     # The last job is recorded first, as with jobs that run side by side.
     made = [
         write(store, {"kind": "run", "sweep": name, "job": str(job), "overrides": overrides})
@@ -70,26 +73,30 @@ def jobs(store: Store) -> dict[str, list[str]]:
     }
 
 
-def test_the_newest_finished_sweep_with_an_override(
-    store: Store, jobs: dict[str, list[str]]
-) -> None:
+def test_the_sweeps_that_ended_with_an_override(store: Store, jobs: dict[str, list[str]]) -> None:
     history = History(store, GROUP)
-    found = history.newest_of(WANTED)
+    # The newest first; one with failed jobs has ended, one that was killed has not.
+    sweeps = history.sweeps_of(WANTED)
+    assert [sweep.name for sweep in sweeps] == ["failed", "newest", "older"]
+    assert [sweep.overrides for sweep in sweeps][1:] == [
+        ("trainer=smoke", WANTED),
+        (WANTED, "seed=0"),
+    ]
+    assert [sweep.jobs for sweep in sweeps] == [0, 11, 0]
     # In the order of its jobs, the tenth after the ninth; the sweep's own run is none of them.
-    assert [run.run_id for run in found] == jobs["newest"]
-    assert [run.tags["job"] for run in found] == [str(job) for job in range(11)]
-    assert {run.status for run in found} == {FINISHED}
-    (only,) = history.newest_of("experiment=claim_entropy")
-    assert only.run_id == jobs["elsewhere"][0]
-    assert [run.run_id for run in history.newest_of("seed=0")] == jobs["older"]
+    runs = history.jobs_of(sweeps[1])
+    assert [run.run_id for run in runs] == jobs["newest"]
+    assert [run.tags["job"] for run in runs] == [str(job) for job in range(11)]
+    assert [sweep.name for sweep in history.sweeps_of("seed=0")] == ["older"]
 
 
 def test_no_sweep_is_no_error(store: Store, jobs: dict[str, list[str]]) -> None:
     history = History(store, GROUP)
     # Overrides are compared as wholes.
     for override in ("experiment=claim", "claim_width", "experiment=claim_width_and", ""):
-        assert history.newest_of(override) == []
-    assert History(store, "never written").newest_of(WANTED) == []
+        assert history.sweeps_of(override) == []
+    assert history.jobs_of(RecordedSweep("without jobs", (), 0)) == []
+    assert History(store, "never written").sweeps_of(WANTED) == []
 
 
 def test_the_newest_value_of_each_name(store: Store) -> None:
@@ -118,7 +125,7 @@ def test_the_newest_value_of_each_name(store: Store) -> None:
 
 def test_a_store_that_does_not_exist_yet_has_nothing(tmp_path: Path) -> None:
     history = History(find_store(sqlite_uri(tmp_path / "new.db"), tmp_path), GROUP)
-    assert history.newest_of(WANTED) == []
+    assert history.sweeps_of(WANTED) == []
     assert history.newest_values("kind", "mode_cost", "x") == {}
 
 

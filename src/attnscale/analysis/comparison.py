@@ -1,25 +1,30 @@
 """The difference between two settings, with its uncertainty; several of them as one family.
 
-    paired:    d̄ ± t(n−1) · s_d/√n,  d = a − b seed by seed
+    paired:    d̄ ± t(n−1) · s_d/√n,  d = a − b replicate by replicate
     unpaired:  ā − b̄ ± t(ν) · √(s_a²/n_a + s_b²/n_b),  ν by Welch and Satterthwaite
 
 by SciPy's ``ttest_rel`` and ``ttest_ind`` (Student 1908; Welch 1947). The effect is d̄/s_d (d_z,
 Lakens 2013) where paired, else Hedges' g (Hedges 1981): (ā − b̄) over the pooled standard deviation,
 times the factor that removes its bias in small samples.
 
-Of a family of m comparisons
+One rule says what a difference is, everywhere:
 
-    interval of each:       level 1 − (1 − level)/m              (Bonferroni)
-    p of rank i of m:       max over j ≤ i of (m − j + 1) · p_j  (Holm 1979)
+    equivalent      |difference| < δ by two one-sided t tests at 5 % (Schuirmann 1987): no
+                    difference that matters, however significant
+    lower, higher   else, if Holm's p of the family is below 5 %
+    within noise    else; the smallest difference that a test at 5 % would have found with a
+                    power of 80 % is (t₀.₉₇₅ + t₀.₈₀) · standard error
 
-so that all m intervals hold the truth together at ``level`` or more, and no setting without an
-effect is called a finding in that share of families. An interval can include 0 where Holm's p is
-below 1 − level: Holm rejects more, and has no intervals. The verdict goes by the interval.
+Of a family of m comparisons p of rank i of m is max over j ≤ i of (m − j + 1) · p_j (Holm 1979), so
+that no setting without an effect is called a finding in 95 % of the families. That *all* are
+equivalent needs no correction: each must pass its own test. The intervals are those of each
+comparison alone; one can exclude 0 where Holm's p of the family is not small enough.
 
-All figures are in the unit of the values. Runs differ by seed only: the intervals say what another
-set of seeds would give, on the same data. With a single seed there is no interval, and none is made
-up. Values that do not vary have an interval without width, and a difference between them p = 1
-where it is 0, else p = 0 and an infinite effect.
+All figures are in the unit of the values. Replicates differ by seed: of the weights, and of the
+data where that goes with it (the autoencoder draws its data by it); only where the data stay do
+intervals speak of the same data. With a single replicate there is no interval, none is made up.
+Values that do not vary have an interval without width, and a difference between them p = 1 where it
+is 0, else p = 0 and an infinite effect.
 """
 
 import math
@@ -34,10 +39,15 @@ from scipy import special, stats
 
 from attnscale.analysis.estimate import Interval, finite_array, mean_and_std
 
-Values = Mapping[int, float]
-"""A figure of one setting: seed -> value."""
+Values = Mapping[Any, float]
+"""A figure of one setting: replicate (seed and seed of the data) -> value."""
 
-Verdict = Literal["lower", "higher", "within noise", "one seed"]
+Verdict = Literal["lower", "higher", "equivalent", "within noise", "one seed"]
+
+LEVEL = 0.95
+POWER = 0.8
+MIN_SHARED = 0.5
+"""Share of the smaller side that must have a partner for a paired test."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +55,24 @@ class Difference:
     """The difference a − b between two settings or two systems.
 
     Attributes:
-        value: a − b; over the shared seeds only where they are paired.
-        interval: Its interval, None with one seed.
+        value: a − b; over the shared replicates only where they are paired.
+        interval: Its interval, of this comparison alone; None with one replicate.
         method: How interval and p value were made.
-        n_a: Runs of a that were used (test sentences, for a bootstrap).
-        n_b: Runs of b that were used.
-        left_out: Runs of either side that were not used, because the other lacks their seed.
-        p_value: Two-sided, of no difference, for this comparison alone. None with one seed.
+        n_a: Replicates of a that were used (test sentences, for a bootstrap).
+        n_b: Replicates of b that were used.
+        left_out: Replicates of either side that were not used, because the other lacks them.
+        p_value: Two-sided, of no difference, for this comparison alone. None with one replicate.
         p_adjusted: The same for all comparisons made together (:func:`compare_family`); equal to
             ``p_value`` for one.
+        family: How many comparisons with a p value were made together.
         df: Degrees of freedom of Student's t, None where it was not used.
+        error: Standard error of the value, None where Student's t was not used.
         effect: The difference in standard deviations, infinite where nothing varies.
         effect_name: Which standardised effect that is.
         lower_is_better: Whether a lower value is the better one.
+        margin: δ: a difference below it does not matter. None: every difference does.
+        opposed: Whether the difference of the means over all replicates of either side has the
+            other sign than the paired one: those that are missing decide.
     """
 
     value: float
@@ -68,10 +83,14 @@ class Difference:
     left_out: int = 0
     p_value: float | None = None
     p_adjusted: float | None = None
+    family: int = 1
     df: float | None = None
+    error: float | None = None
     effect: float | None = None
     effect_name: Literal["d_z", "Hedges g"] | None = None
     lower_is_better: bool = True
+    margin: float | None = None
+    opposed: bool = False
 
     @property
     def better(self) -> bool | None:
@@ -81,24 +100,49 @@ class Difference:
             return None
         return (side == "lower") == self.lower_is_better
 
+    @property
+    def detectable(self) -> float | None:
+        """The smallest difference that would have been found with 80 % power, or None."""
+        if self.error is None or self.df is None:
+            return None
+        quantiles = stats.t.ppf([(1 + LEVEL) / 2, POWER], self.df)
+        return float(quantiles.sum()) * self.error
+
+    def within(self, margin: float) -> float | None:
+        """Return the p value of a difference as large as ``margin``, by two one-sided tests.
+
+        Args:
+            margin: Positive, in the unit of the values.
+        """
+        if self.error is None or self.df is None:
+            return None
+        if self.error == 0:
+            return float(abs(self.value) >= margin)
+        return float(stats.t.sf((margin - abs(self.value)) / self.error, self.df))
+
 
 def verdict(difference: Difference) -> Verdict:
-    """Say whether a is lower or higher than b: whether the interval excludes 0, and on which side.
+    """Say what a difference is: see the head of this module.
 
     Without an interval there is "one seed" and no finding.
     """
-    interval = difference.interval
-    if interval is None:
+    p = difference.p_adjusted
+    if difference.interval is None or p is None:
         return "one seed"
-    if interval.high < 0:
-        return "lower"
-    return "higher" if interval.low > 0 else "within noise"
+    if difference.margin is not None:
+        p_of_margin = difference.within(difference.margin)
+        if p_of_margin is not None and p_of_margin < 1 - LEVEL:
+            return "equivalent"
+    if p >= 1 - LEVEL:
+        return "within noise"
+    return "lower" if difference.value < 0 else "higher"
 
 
 def verdict_in_words(difference: Difference) -> str:
-    """Return "better", "worse", "within noise" or "one seed"."""
+    """Return "better", "worse", "no difference that matters", "within noise" or "one seed"."""
     if difference.better is None:
-        return verdict(difference)
+        side = verdict(difference)
+        return "no difference that matters" if side == "equivalent" else side
     return "better" if difference.better else "worse"
 
 
@@ -110,60 +154,96 @@ def in_words(difference: Difference) -> str:
     return f"{difference.value:+.3g} ({interval.low:.3g} to {interval.high:.3g})"
 
 
-def compare(a: Values, b: Values, level: float = 0.95) -> Difference:
+def compare(
+    a: Values,
+    b: Values,
+    *,
+    margin: float | None = None,
+) -> Difference:
     """Compare two settings.
 
-    The seeds alone decide the method, never the values. Two or more seeds in common: paired, over
-    these seeds only (``left_out`` counts the other runs). Else Welch's test over all runs. Where a
-    side has a single run: the bare difference of the means.
+    The replicates alone decide the method, never the values. Two or more in common, and half of the
+    smaller side: paired, over these only (``left_out`` counts the others). Else Welch's test over
+    all. Where a side has a single one: the bare difference, of those in common if there are any.
 
     Args:
-        a: Seed -> finite value of one setting.
+        a: Replicate -> finite value of one setting.
         b: The same of the other.
-        level: Of the interval, in (0, 1).
+        margin: δ in the unit of the values; passed on.
 
     Raises:
-        ValueError: A side without runs, a value that is not finite, or a level out of range.
+        ValueError: A side without replicates, or a value that is not finite.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level={level}: must be between 0 and 1")
     x, y = finite_array(list(a.values())), finite_array(list(b.values()))
-    seeds = sorted(a.keys() & b.keys())
-    if len(seeds) > 1:
-        shared = np.array([[side[seed] for seed in seeds] for side in (a, b)], dtype=float)
-        difference = _paired(shared[0], shared[1], level)
-        return replace(difference, left_out=len(x) + len(y) - 2 * len(seeds))
-    if min(len(x), len(y)) > 1:
-        return _welch(x, y, level)
-    value = mean_and_std(x)[0] - mean_and_std(y)[0]
-    return Difference(value, None, "one seed", n_a=len(x), n_b=len(y))
+    shared = [key for key in a if key in b]
+    left_out = len(x) + len(y) - 2 * len(shared)
+    of_all = mean_and_std(x)[0] - mean_and_std(y)[0]
+    few = len(shared) < 2 or len(shared) < MIN_SHARED * min(len(x), len(y))
+    if few and min(len(x), len(y)) > 1:
+        return replace(_welch(x, y), margin=margin)
+    if few and not shared:
+        difference = Difference(of_all, None, "one seed", n_a=len(x), n_b=len(y))
+    else:
+        x, y = (np.array([side[key] for key in shared], dtype=float) for side in (a, b))
+        difference = replace(_paired(x, y), left_out=left_out)
+    return replace(difference, margin=margin, opposed=difference.value * of_all < 0)
 
 
-def compare_family(pairs: Sequence[tuple[Values, Values]], level: float = 0.95) -> list[Difference]:
+def compare_family(
+    pairs: Sequence[tuple[Values, Values]],
+    *,
+    margins: Sequence[float | None] | None = None,
+) -> list[Difference]:
     """Compare each a with its b, all as one family.
 
-    Comparisons without a p value, because a side has one seed, do not count in m.
+    Comparisons without a p value, because a side has one replicate, do not count in the family.
 
     Args:
-        pairs: (a, b) of every comparison that was made, for the level counts them.
-        level: Of all intervals together, in (0, 1).
+        pairs: (a, b) of every comparison that was made, for the p values count them.
+        margins: δ of each comparison, or None for none.
 
     Raises:
         ValueError: As :func:`compare`.
     """
-    p_values = [p for a, b in pairs if (p := compare(a, b, level).p_value) is not None]
-    corrected = 1 - (1 - level) / max(1, len(p_values))
+    margins = [None] * len(pairs) if margins is None else margins
+    differences = [
+        compare(a, b, margin=margin) for (a, b), margin in zip(pairs, margins, strict=True)
+    ]
+    return as_family(differences)
+
+
+def as_family(differences: Sequence[Difference]) -> list[Difference]:
+    """Return differences with p values that count how many were made together."""
+    p_values = [d.p_value for d in differences if d.p_value is not None]
     adjusted = iter(holm(p_values))
-    differences = [compare(a, b, corrected) for a, b in pairs]
-    return [d if d.p_value is None else replace(d, p_adjusted=next(adjusted)) for d in differences]
+    return [
+        d if d.p_value is None else replace(d, p_adjusted=next(adjusted), family=len(p_values))
+        for d in differences
+    ]
 
 
 def compare_all(
-    reference: Values, others: Mapping[str, Values], level: float = 0.95
+    reference: Values,
+    others: Mapping[str, Values],
+    *,
+    margin: float | None = None,
 ) -> dict[str, Difference]:
     """Compare several settings with one reference, as a family; each is other − reference."""
-    family = compare_family([(values, reference) for values in others.values()], level)
+    pairs = [(values, reference) for values in others.values()]
+    family = compare_family(pairs, margins=[margin] * len(pairs))
     return dict(zip(others, family, strict=True))
+
+
+def more_often(lost_a: int, n_a: int, lost_b: int, n_b: int) -> float:
+    """Return the two-sided p value of no difference between two shares (Fisher's exact test).
+
+    Args:
+        lost_a: Of a, runs that diverged (or failed).
+        n_a: Runs of a.
+        lost_b: The same of b.
+        n_b: Runs of b.
+    """
+    return float(stats.fisher_exact([[lost_a, n_a - lost_a], [lost_b, n_b - lost_b]]).pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -182,11 +262,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in adjusted]
 
 
-def _paired(x: NDArray[np.float64], y: NDArray[np.float64], level: float) -> Difference:
-    value, std = mean_and_std(x - y)
+def _paired(x: NDArray[np.float64], y: NDArray[np.float64]) -> Difference:
     n = len(x)
+    if n == 1:
+        return Difference(float(x[0] - y[0]), None, "one seed", n_a=1, n_b=1)
+    value, std = mean_and_std(x - y)
     test = _quiet(stats.ttest_rel, x, y) if std else None
-    interval, p = _tested(test, value, level)
+    interval, p = _tested(test, value)
     return Difference(
         value=value,
         interval=interval,
@@ -196,17 +278,18 @@ def _paired(x: NDArray[np.float64], y: NDArray[np.float64], level: float) -> Dif
         p_value=p,
         p_adjusted=p,
         df=n - 1,
+        error=std / math.sqrt(n),
         effect=_ratio(value, std),
         effect_name="d_z",
     )
 
 
-def _welch(x: NDArray[np.float64], y: NDArray[np.float64], level: float) -> Difference:
+def _welch(x: NDArray[np.float64], y: NDArray[np.float64]) -> Difference:
     (mean_a, std_a), (mean_b, std_b) = mean_and_std(x), mean_and_std(y)
     n_a, n_b = len(x), len(y)
     value, free = mean_a - mean_b, n_a + n_b - 2
     test = _quiet(stats.ttest_ind, x, y, equal_var=False) if std_a or std_b else None
-    interval, p = _tested(test, value, level)
+    interval, p = _tested(test, value)
     pooled = math.sqrt(((n_a - 1) * std_a**2 + (n_b - 1) * std_b**2) / free)
     unbiased = math.exp(special.gammaln(free / 2) - special.gammaln((free - 1) / 2))
     return Difference(
@@ -218,6 +301,7 @@ def _welch(x: NDArray[np.float64], y: NDArray[np.float64], level: float) -> Diff
         p_value=p,
         p_adjusted=p,
         df=free if test is None else float(test.df),
+        error=math.sqrt(std_a**2 / n_a + std_b**2 / n_b),
         effect=_ratio(value, pooled) * unbiased / math.sqrt(free / 2),
         effect_name="Hedges g",
     )
@@ -230,12 +314,12 @@ def _quiet(test: Callable[..., Any], *values: NDArray[np.float64], **options: An
         return test(*values, **options)
 
 
-def _tested(test: Any, value: float, level: float) -> tuple[Interval, float]:
+def _tested(test: Any, value: float) -> tuple[Interval, float]:
     """Return interval and p value of SciPy's test, or of a value where nothing varies."""
     if test is None:
-        return Interval(value, value, level), float(value == 0)
-    ends = test.confidence_interval(level)
-    return Interval(float(ends.low), float(ends.high), level), float(test.pvalue)
+        return Interval(value, value), float(value == 0)
+    ends = test.confidence_interval(LEVEL)
+    return Interval(float(ends.low), float(ends.high)), float(test.pvalue)
 
 
 def _ratio(value: float, std: float) -> float:

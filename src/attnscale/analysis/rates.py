@@ -9,59 +9,20 @@ uneven grid does not favour the rates where it is dense.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy import integrate
 
+from attnscale.analysis.settings import Setting, make_grid, short_names
+from attnscale.analysis.tuning import arms
 from attnscale.tracking.runs import Run
+
+LAST = "val/loss"
+"""Its last value is the final loss."""
 
 Runs = Sequence[Run]
 Results = Mapping[str, Runs]
 """Experiment's name -> its runs."""
-
-
-@dataclass(frozen=True)
-class AtBestRate:
-    """The runs of one setting at the rate with the lowest mean loss."""
-
-    rate: float
-    runs: Runs
-
-    @property
-    def losses(self) -> dict[int, float]:
-        """Seed -> loss."""
-        return {run.seed: run.loss for run in self.runs if run.loss is not None}
-
-    @property
-    def test_losses(self) -> dict[int, float]:
-        """Seed -> loss on the test set."""
-        return {run.seed: loss for run in self.runs if (loss := run.value("test/loss")) is not None}
-
-
-def by_rate(runs: Runs) -> dict[float, list[Run]]:
-    """Group runs by learning rate, in order."""
-    return {lr: [run for run in runs if run.lr == lr] for lr in sorted({run.lr for run in runs})}
-
-
-def mean_loss(runs: Runs) -> float:
-    """Return the mean best validation loss; infinite if any run diverged."""
-    losses = [math.inf if run.loss is None else run.loss for run in runs]
-    return sum(losses) / len(losses)
-
-
-def at_best_rate(runs: Runs) -> AtBestRate | None:
-    """Return the runs at the best rate, or None if every rate has a diverged run."""
-    groups = by_rate(runs)
-    best = min(groups, key=lambda lr: mean_loss(groups[lr]), default=None)
-    if best is None or math.isinf(mean_loss(groups[best])):
-        return None
-    return AtBestRate(best, groups[best])
-
-
-def select(runs: Runs, **fields: object) -> list[Run]:
-    """Return the runs whose attributes have these values."""
-    return [run for run in runs if all(getattr(run, k) == v for k, v in fields.items())]
 
 
 def lr_sensitivity(
@@ -102,34 +63,51 @@ def lr_sensitivity(
 
 
 def rate_rows(runs: Runs) -> tuple[list[str], list[list[object]]]:
-    """Return loss against learning rate: columns, and a row per scale, d_k and variant."""
+    """Return loss against learning rate: columns, and a row per arm.
+
+    The losses of the table are each run's best; the sensitivity is of the last ones.
+    """
+    every = arms(make_grid(runs).settings)
     rates = sorted({run.lr for run in runs})
-    varied = any(run.variant for run in runs)
-    named = ["scale", "d_k", *(["variant"] if varied else [])]
-    measured = ["best rate", "best loss", "sensitivity", "diverged", "seeds"]
+    keys = list(dict.fromkeys(key for arm in every for key in arm.values))
+    measured = ["best rate", "best loss", "sensitivity", "lost", "seeds"]
     rows: list[list[object]] = []
-    for setting in dict.fromkeys(run.setting for run in runs):
-        alike = select(runs, setting=setting)
-        groups = by_rate(alike)
-        best = at_best_rate(alike)
+    for arm in every:
+        # Settings that differ in another knob share a rate: the best of them stands for it.
+        by_rate: dict[float, Setting] = {}
+        for setting in sorted(arm.settings, key=lambda s: (s.lost > 0, s.mean_loss), reverse=True):
+            by_rate[setting.runs[0].lr] = setting
+        alike = [run for setting in arm.settings for run in setting.runs]
         start = sum(run.start_loss for run in alike) / len(alike)
-        losses = {lr: mean_loss(group) for lr, group in groups.items()}
-        sensitivity = (
-            lr_sensitivity(losses, start) if len(losses) > 1 and math.isfinite(start) else None
-        )
+        last = {lr: _last_loss(setting) for lr, setting in by_rate.items()}
+        several = len(last) > 1 and math.isfinite(start)
+        sensitivity = lr_sensitivity(last, start) if several else None
+        best = arm.best()
         cells = [
-            None if lr not in losses else f"{losses[lr]:.3g}" if math.isfinite(losses[lr]) else "–"
+            None
+            if lr not in by_rate
+            else "–"
+            if by_rate[lr].lost
+            else f"{by_rate[lr].mean_loss:.3g}"
             for lr in rates
         ]
+        lost, ended = (sum(getattr(s, n) for s in arm.settings) for n in ("lost", "ended"))
         rows.append(
             [
-                *setting[: len(named)],
+                *(arm.values.get(key) for key in keys),
                 *cells,
-                None if best is None else f"{best.rate:g}",
-                None if best is None else f"{mean_loss(best.runs):.3g}",
+                None if best is None else f"{best.runs[0].lr:g}{' (end)' * bool(arm.ends(best))}",
+                None if best is None else f"{best.mean_loss:.3g}",
                 None if sensitivity is None else f"{sensitivity:.3g}",
-                f"{sum(run.loss is None for run in alike)} of {len(alike)}",
-                len({run.seed for run in alike}),
+                f"{lost} of {ended}",
+                len({run.replicate for run in alike}),
             ]
         )
-    return [*named, *(f"lr {lr:g}" for lr in rates), *measured], rows
+    names = short_names(keys)
+    return [*(names[key] for key in keys), *(f"lr {lr:g}" for lr in rates), *measured], rows
+
+
+def _last_loss(setting: Setting) -> float | None:
+    """Return the mean loss at the end, or None where a run was lost or has none."""
+    losses = setting.by_replicate(LAST)
+    return None if setting.lost or not losses else sum(losses.values()) / len(losses)

@@ -1,4 +1,7 @@
-"""Which runs were asked for, and which belong together: what varies except the seed, by itself.
+"""Which runs were asked for, and which belong together: what varies except the seeds, by itself.
+
+A replicate of a setting is a pair of seeds: of the weights and of the data. Runs of one replicate
+(the same sweep made twice, say) are averaged and counted.
 
 Of the parameters that vary, those are kept that tell settings apart; one that always changes
 together with others is left out of the name and listed as a confound.
@@ -12,7 +15,7 @@ from pathlib import Path
 
 from attnscale.analysis.estimate import Estimate, estimate
 from attnscale.tracking.history import History
-from attnscale.tracking.runs import Run
+from attnscale.tracking.runs import OBJECTIVE, Run
 from attnscale.tracking.store import Store
 
 SCALE, D_K, LR = "attention.scale", "model.d_k", "optimizer.lr"
@@ -20,10 +23,31 @@ FIRST = (SCALE, "model._target_", D_K, LR)
 """Parameters that name a setting before any other."""
 
 NOISE = ("seed", "folder", "checkpoint", "threads", "allocator", "data.seed")
-NOISE_PREFIXES = ("tracking.", "tags.", "callbacks.", "trainer.default_root_dir", "trainer.logger")
+NOISE_PREFIXES = (
+    "margin.",
+    "tracking.",
+    "tags.",
+    "callbacks.",
+    "trainer.default_root_dir",
+    "trainer.logger",
+)
 MISSING = "–"
 MAX_CELLS = 10_000
 """Combinations of values of which the missing ones are listed."""
+
+
+Replicate = tuple[int, int]
+"""Seed and seed of the data."""
+
+
+def by_replicate(runs: Iterable[Run], metric: str) -> dict[Replicate, float]:
+    """Return replicate -> mean of a metric over its runs that finished, in order of the seeds."""
+    values: dict[Replicate, list[float]] = {}
+    for run in runs:
+        value = run.value(metric)
+        if value is not None:
+            values.setdefault(run.replicate, []).append(value)
+    return {key: sum(values[key]) / len(values[key]) for key in sorted(values)}
 
 
 @dataclass(frozen=True)
@@ -61,19 +85,29 @@ class Setting:
         return labelled(self.values) or "all runs"
 
     @property
-    def losses(self) -> dict[int, float]:
-        """Seed -> best validation loss of the runs that finished."""
-        return {run.seed: run.loss for run in self.runs if run.loss is not None}
+    def losses(self) -> dict[Replicate, float]:
+        """Replicate -> best validation loss of the runs that finished."""
+        return self.by_replicate(OBJECTIVE)
 
     @property
     def mean_loss(self) -> float:
-        """Mean of the losses over seeds, infinite without any."""
+        """Mean of the losses over replicates, infinite without any."""
         losses = self.losses.values()
         return sum(losses) / len(losses) if losses else math.inf
 
+    def by_replicate(self, metric: str) -> dict[Replicate, float]:
+        """Return replicate -> a metric, averaged over its runs that finished."""
+        return by_replicate(self.runs, metric)
+
+    @property
+    def duplicates(self) -> int:
+        """How many runs that finished repeat another one's replicate."""
+        finished = [run.replicate for run in self.runs if run.outcome == "finished"]
+        return len(finished) - len(set(finished))
+
     def estimate(self, metric: str) -> Estimate | None:
-        """Return mean and spread of a metric over the runs that finished, or None."""
-        values = [v for v in (run.value(metric) for run in self.runs) if v is not None]
+        """Return mean and spread of a metric over replicates, or None."""
+        values = list(self.by_replicate(metric).values())
         return estimate(values) if values else None
 
     def count(self, outcome: str) -> int:
@@ -81,9 +115,19 @@ class Setting:
         return sum(run.outcome == outcome for run in self.runs)
 
     @property
-    def sound(self) -> bool:
-        """Whether some run finished and none diverged: only then it can be called best."""
-        return bool(self.losses) and self.count("diverged") == 0
+    def lost(self) -> int:
+        """How many runs ended without a result: diverged or failed. Killed ones say nothing."""
+        return self.count("diverged") + self.count("failed")
+
+    @property
+    def ended(self) -> int:
+        """How many runs came to an end of their own."""
+        return self.lost + self.count("finished")
+
+    @property
+    def share_lost(self) -> float:
+        """Share of the ended runs that were lost; 0 without any."""
+        return self.lost / self.ended if self.ended else 0.0
 
 
 @dataclass(frozen=True)

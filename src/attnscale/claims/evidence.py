@@ -2,7 +2,7 @@
 
 reparametrisation   softmax((c W_q x)·k) = softmax(c · (W_q x)·k)
 folding             50 steps of a small autoencoder in float64, from the same function
-gradient            rms ‖∂L/∂q‖ of a random loss, none ÷ sqrt
+gradient            ‖∂L/∂q‖ of a random loss, none ÷ sqrt: root mean squares, and row by row
 """
 
 import math
@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional
 
 from attnscale.analysis.estimate import Estimate, Interval
-from attnscale.attention import MultiHeadAttention, Scale, attend, attentions
+from attnscale.attention import Attended, MultiHeadAttention, attend, attentions, tapped
 from attnscale.attention.scale import CosineFixed, ScoreLayerNorm, Sqrt
 from attnscale.theory.draws import mean_of, seeded
 from attnscale.theory.initialisation import autoencoder
-from attnscale.theory.simulate import Growth, logits_of_rows
+from attnscale.theory.simulate import logits_of_rows
 from attnscale.theory.simulate_softmax import gradient_statistics, softmax_statistics
 from attnscale.theory.tables import SHIFTED, largest_of
 
@@ -34,31 +35,33 @@ class Evidence:
         largest_of_shifted: Smallest and largest of the largest weights of :data:`SHIFTED`, and the
             largest weight of ten times the first.
         gradient_ratios: (d_k, rms gradient of q none ÷ sqrt, live rows of none).
-        initial_stds: (initialisation, std of the logits under sqrt), real models.
-        growth_at_start: Exponent of the scores' deviation over d_k, independent q and k.
+        row_gradients: (d_k, median over rows of the gradient of q none ÷ sqrt, share of rows with
+            a smaller one under none).
+        initial_stds: (model and initialisation, std of the logits under sqrt), every attention.
         reformer: (d_k, deviation within rows of Reformer's logits ÷ that of q·k/√d_k).
         reparametrised: Largest difference of outputs.
         folding: (optimizer, largest relative difference of loss between folded and sqrt).
         adam_difference: The same between none and sqrt under Adam.
         cosine_stds: (d_k, deviation of the logits of cosine_fixed).
-        row_spread: Deviation over rows of the rows' deviation: score_layernorm, sqrt.
+        row_spread: Deviation over rows of the rows' deviation: score_layernorm; sqrt with queries
+            of one length, and with those of an untrained model.
         subtracting: Largest change of a weight by a row constant.
-        finite: (number format, share of finite outputs).
+        overflow: (implementation, share of finite weights).
         inverse_entropy: H/ln n of inverse and of sqrt, d_k = 64.
     """
 
     largest_of_shifted: tuple[float, float, float]
     gradient_ratios: Sequence[tuple[int, Estimate, Estimate]]
+    row_gradients: Sequence[tuple[int, Estimate, Estimate]]
     initial_stds: Sequence[tuple[str, Estimate]]
-    growth_at_start: Estimate
     reformer: Sequence[tuple[int, Estimate]]
     reparametrised: float
     folding: Sequence[tuple[str, float]]
     adam_difference: float
     cosine_stds: Sequence[tuple[int, Estimate]]
-    row_spread: tuple[Estimate, Estimate]
+    row_spread: tuple[Estimate, Estimate, Estimate]
     subtracting: float
-    finite: Sequence[tuple[str, float]]
+    overflow: Sequence[tuple[str, float]]
     inverse_entropy: tuple[Estimate, Estimate]
 
 
@@ -114,8 +117,12 @@ def _reparametrised(d_k: int, seed: int) -> float:
         return float((plain(x) - folded(x)).abs().max())
 
 
-def _gradient_ratios(seed: int) -> list[tuple[int, Estimate, Estimate]]:
-    ratios = []
+def _gradients(
+    seed: int,
+) -> tuple[list[tuple[int, Estimate, Estimate]], list[tuple[int, Estimate, Estimate]]]:
+    """Return the ratio of the root mean squares with the live rows, and the ratio row by row."""
+    ratios, by_row = [], []
+    # One seed: both see the same q, k and loss, so that rows have partners.
     scaled, unscaled = (
         gradient_statistics((16, 64, 512), scale, n=14, draws=2000, seed=seed)
         for scale in ("sqrt", "none")
@@ -127,7 +134,13 @@ def _gradient_ratios(seed: int) -> list[tuple[int, Estimate, Estimate]]:
         interval = Interval(value - 1.96 * error, value + 1.96 * error)
         n = row.query.n
         ratios.append((row.d_k, Estimate(value, error * math.sqrt(n), n, interval), row.live))
-    return ratios
+        of_rows = row.query_norms / usual.query_norms
+        middle = stats.quantile_test(of_rows.numpy(), p=0.5).confidence_interval()
+        median = Estimate(
+            float(of_rows.median()), None, n, Interval(float(middle.low), float(middle.high))
+        )
+        by_row.append((row.d_k, median, mean_of(of_rows < 1)))
+    return ratios, by_row
 
 
 def _cosine(seed: int) -> list[tuple[int, Estimate]]:
@@ -140,27 +153,46 @@ def _cosine(seed: int) -> list[tuple[int, Estimate]]:
     return stds
 
 
-def _row_spread(seed: int) -> tuple[Estimate, Estimate]:
+def _row_spread(seed: int) -> tuple[Estimate, Estimate, Estimate]:
+    def spread(logits: Tensor) -> Estimate:
+        return mean_of(logits.std(dim=-1).view(20, 100).std(dim=-1))
+
     with seeded(seed):
-        # Queries of several lengths, as trained ones have.
-        q = torch.randn(2000, 64) * torch.rand(2000, 1).mul(1.5).exp()
-        k = torch.randn(2000, 14, 64)
+        q, k = functional.normalize(torch.randn(2000, 64), dim=-1) * 8, torch.randn(2000, 14, 64)
+        model = autoencoder(partial(MultiHeadAttention, scale="sqrt"), "torch", "pre", 64)
+        taps: list[Attended] = []
+        with torch.no_grad(), tapped(model, lambda _, attended: taps.append(attended)):
+            model(torch.randn(125, 8, 64))
+    normed, one_length = (
+        spread(logits_of_rows(q, k, scale)) for scale in (ScoreLayerNorm(n_heads=1), Sqrt())
+    )
+    return normed, one_length, spread(taps[0].logits().flatten(0, 2))
 
-    def spread(scale: Scale) -> Estimate:
-        stds = logits_of_rows(q, k, scale).std(dim=-1).view(20, 100)
-        return mean_of(stds.std(dim=-1))
 
-    return spread(ScoreLayerNorm(n_heads=1)), spread(Sqrt())
+def overflow(*, std: float, d_k: int, seed: int) -> list[tuple[str, float]]:
+    """Return the share of finite weights of four implementations of softmax(q·k), no factor.
 
+    Three are what people write: scores in fp16, which ends at 65,504; scores in bf16, which has
+    fp32's range; fp32 without the row's maximum subtracted, whose exp ends at 88. The fourth is
+    :func:`attnscale.attention.attend`, in fp16.
 
-def _finite(seed: int) -> list[tuple[str, float]]:
-    shares = []
+    Args:
+        std: Deviation of the components of q and k; scores have std² √d_k.
+        d_k: Their number.
+        seed: Of the draws.
+    """
     with seeded(seed):
-        q, k, v = (10 * torch.randn(4, 2, 14, 1024) for _ in range(3))
-    for kind in (torch.float32, torch.bfloat16, torch.float16):
-        out = attend(q.to(kind), k.to(kind), v.to(kind), scale="none")
-        shares.append((str(kind).removeprefix("torch."), float(out.isfinite().double().mean())))
-    return shares
+        q, k = (std * torch.randn(4, 2, 14, d_k) for _ in range(2))
+    taps: list[Attended] = []
+    half, exponentials = torch.float16, (q @ k.mT).exp()
+    attend(q.to(half), k.to(half), k.to(half), scale="none", tap=taps.append)
+    weights = {
+        "softmax(q @ k.T) in fp16": (q.to(half) @ k.to(half).mT).softmax(-1),
+        "the same in bf16": (q.bfloat16() @ k.bfloat16().mT).softmax(-1),
+        "exp(s) / Σ exp(s) in fp32": exponentials / exponentials.sum(-1, keepdim=True),
+        "attend in fp16": taps[0].weights(),
+    }
+    return [(name, float(w.isfinite().double().mean())) for name, w in weights.items()]
 
 
 def reformer_logits(q: Tensor, k: Tensor) -> Tensor:
@@ -205,14 +237,11 @@ def _subtracting(seed: int) -> float:
     return float(((logits - 0.43 * math.log(14)).softmax(-1) - logits.softmax(-1)).abs().max())
 
 
-def collect(
-    *, growth: Sequence[Growth], initial: Sequence[tuple[str, Estimate]], seed: int
-) -> Evidence:
+def collect(*, initial: Sequence[tuple[str, Estimate]], seed: int) -> Evidence:
     """Compute all figures; some seconds.
 
     Args:
-        growth: Fits of independent q and k; that of "row" is used.
-        initial: (initialisation, deviation under sqrt) of the real models.
+        initial: (model and initialisation, deviation under sqrt) of the real models' attentions.
         seed: Of all draws.
     """
     largest = [largest_of(vector) for vector in SHIFTED]
@@ -223,15 +252,16 @@ def collect(
     }
     unscaled = loss_curve("none", OPTIMIZERS["Adam"], d_k=64, seed=seed)
     flat, usual = softmax_statistics([1 / 8, 1.0], 14, draws=20_000, seed=seed)
+    ratios, by_row = _gradients(seed)
     return Evidence(
         largest_of_shifted=(
             min(largest),
             max(largest),
             largest_of([10 * value for value in SHIFTED[0]]),
         ),
-        gradient_ratios=_gradient_ratios(seed),
+        gradient_ratios=ratios,
+        row_gradients=by_row,
         initial_stds=initial,
-        growth_at_start=next(fit.exponent for fit in growth if fit.variance == "row"),
         reformer=reformer_ratios(seed),
         reparametrised=_reparametrised(64, seed),
         folding=[
@@ -241,6 +271,6 @@ def collect(
         cosine_stds=_cosine(seed),
         row_spread=_row_spread(seed),
         subtracting=_subtracting(seed),
-        finite=_finite(seed),
+        overflow=overflow(std=50.0, d_k=1024, seed=seed),
         inverse_entropy=(flat.entropy_norm, usual.entropy_norm),
     )

@@ -44,15 +44,16 @@ def _theory(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
 
 
 def _make(config: TheoryConfig, record: Record) -> Result:
-    from attnscale.claims.list import claim_results, judge_all
+    from attnscale.claims.document import judge_all
+    from attnscale.claims.sweeps import recorded_sweeps
     from attnscale.figures.page import write_page
     from attnscale.report.theory import claims_section, make_theory
 
     options = config.attention.options
     counts: dict[str, int] = {key: getattr(config, key) for key in COUNTS}
     theory = make_theory(options, **counts, seed=config.seed)
-    results = claim_results(record.store, config.results)
-    settled = judge_all(theory.evidence, results)
+    sweeps = recorded_sweeps(record.store, config.results)
+    settled = judge_all(theory.evidence, sweeps)
     folder = Path(config.folder)
     page = write_page(
         folder / "theory",
@@ -67,14 +68,15 @@ def _make(config: TheoryConfig, record: Record) -> Result:
         record.file(path, "theory")
     record.points(theory.figures, 0)
     rows = [
-        [s.claim.number, s.claim.text, s.judgement.verdict, shortened(s.judgement.value, MAX_VALUE)]
-        for s in settled
+        [label, text, verdict, shortened(value, MAX_VALUE)]
+        for one in settled
+        for label, text, verdict, _, value in one.rows
     ]
     headers = ["", "claim", "verdict", "value"]
     say(tabulate(rows, headers, tablefmt="simple", maxcolwidths=[None, 52, None, 60]))
     say(f"\nPage: {shown_path(page)}")
     if config.docs is not None:
-        _document(Path(config.docs), options, record, results, settled)
+        _document(Path(config.docs), options, record, sweeps, settled)
     exponent = theory.figures["theory/exponent_row"]
     return Result(
         objective=exponent if math.isfinite(exponent) else 0.0,
@@ -86,18 +88,20 @@ def _make(config: TheoryConfig, record: Record) -> Result:
 
 
 def _document(
-    folder: Path, options: Mapping[str, Any], record: Record, results: Any, settled: Any
+    folder: Path, options: Mapping[str, Any], record: Record, sweeps: Any, settled: Any
 ) -> None:
-    from attnscale.claims.list import claims_document, sweep_of
+    from attnscale.claims.document import claims_document
+    from attnscale.claims.sweeps import recorded_sweep
     from attnscale.report.modes import mode_figures, modes_document
+    from attnscale.tracking.history import History
 
     folder.mkdir(parents=True, exist_ok=True)
     store = record.store
     figures = mode_figures(store, options)
-    runs = sweep_of(store, "attnscale", "scale_modes")
+    runs = recorded_sweep(History(store, "attnscale"), "scale_modes").runs
     for name, text in (
         ("modes.md", modes_document(options, figures, runs)),
-        ("claims.md", claims_document(settled, results)),
+        ("claims.md", claims_document(settled, sweeps)),
     ):
         (folder / name).write_text(text, encoding="utf-8")
         say(f"Written: {shown_path(folder / name)}")

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attnscale.analysis.comparison import verdict_in_words
 from attnscale.analysis.curves import MAX_POINTS
 from attnscale.analysis.settings import Grid, make_grid
 from attnscale.figures.page import Section, Table, write_page
 from attnscale.report import gallery, provenance, translations
 from attnscale.report.answer import Answer, make_answer
+from attnscale.report.comparisons import Comparison
 from attnscale.report.sections import curve_section, mechanism_section, swept_section
-from attnscale.report.summary import failures, summary
+from attnscale.report.summary import failures, summary, tuned
 from attnscale.tracking.history import History
 from attnscale.tracking.runs import Run
 
@@ -47,26 +49,38 @@ def drawn_settings(grid: Grid) -> Grid:
     return dataclasses.replace(grid, settings=tuple(s for s in grid.settings if s in best))
 
 
-def _result(grid: Grid, answer: Answer, columns: Sequence[str], rows: Any) -> dict[str, Any]:
-    comparisons = [
+def _seeds(seed: int, data_seed: int) -> str:
+    """Return the seeds of a replicate as text, such as 3, or 3/0 where that of the data differs."""
+    return str(seed) if data_seed in (seed, -1) else f"{seed}/{data_seed}"
+
+
+def _compared(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    return [
         {
             "setting": c.setting.label,
             "reference": c.reference.label,
             **{k: v for k, v in dataclasses.asdict(c.difference).items() if k != "interval"},
             "low": None if c.difference.interval is None else c.difference.interval.low,
             "high": None if c.difference.interval is None else c.difference.interval.high,
+            "verdict": verdict_in_words(c.difference),
+            "margin_source": None if c.margin is None else c.margin.source,
+            "detectable": c.difference.detectable,
         }
-        for c in answer.comparisons
+        for c in comparisons
     ]
+
+
+def _result(grid: Grid, answer: Answer, columns: Sequence[str], rows: Any) -> dict[str, Any]:
     return {
         "answer": list(answer.sentences),
         "best": None if answer.best is None else answer.best.values,
-        "comparisons": comparisons,
+        "comparisons": _compared(answer.comparisons),
+        "at_best": _compared(answer.at_best),
         "keys": list(grid.keys),
         "settings": [
             {
                 "values": s.values,
-                "losses": {str(seed): loss for seed, loss in s.losses.items()},
+                "losses": {_seeds(*replicate): loss for replicate, loss in s.losses.items()},
                 "runs": {run.run_id: run.outcome for run in s.runs},
             }
             for s in grid.settings
@@ -100,10 +114,24 @@ def make_report(
             name="settings",
             columns=columns,
             rows=rows,
-            caption="A row per setting: mean ± standard deviation over seeds; the last columns are "
-            "means over attentions at the end",
+            caption="A row per setting: mean ± standard deviation over seeds, at the epoch of the "
+            "best validation loss. − sqrt is the difference at equal settings, with its own 95 % "
+            "interval; verdicts go by Holm's p of all comparisons and by the margin δ. Steps are "
+            "those to shares of what sqrt improves by, paired by seed. The last columns are means "
+            "over attentions at the end",
         )
     ]
+    at_best = tuned(grid, answer)
+    if at_best is not None:
+        tables.append(
+            Table(
+                name="at_best",
+                columns=at_best[0],
+                rows=at_best[1],
+                caption="Each at the best value of what was tuned, which is the first comparison; "
+                "at the end of what was tried the true best may lie outside",
+            )
+        )
     without_result = failures(grid)
     if without_result:
         tables.append(

@@ -12,7 +12,6 @@ sequences: what exceeds that is alignment within a sequence, 1 if it is of some 
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from attnscale.analysis.curves import EARLY_STEPS, growth_exponent, joined, thinned
@@ -21,7 +20,7 @@ from attnscale.analysis.rates import rate_rows
 from attnscale.analysis.settings import D_K, LR, SCALE, Grid, Setting, is_number, short_names
 from attnscale.figures import curves as charts
 from attnscale.figures.page import Figure, Section, Table, table_of
-from attnscale.tracking.runs import OBJECTIVE, Run
+from attnscale.tracking.runs import OBJECTIVE
 
 CURVES = {
     "train/loss": ("training loss", True),
@@ -217,20 +216,6 @@ def loss_rows(grid: Grid, key: str) -> list[dict[str, Any]]:
     return rows
 
 
-def runs_with_variant(grid: Grid) -> list[Run]:
-    """Return the runs that trained to an end, each with what else its setting varies."""
-    runs: list[Run] = []
-    for setting in grid.settings:
-        others = {k: v for k, v in setting.values.items() if k not in (SCALE, D_K, LR)}
-        variant = " ".join(f"{key}={value}" for key, value in others.items())
-        runs += [
-            replace(run, variant=variant)
-            for run in setting.runs
-            if run.outcome in ("finished", "diverged")
-        ]
-    return runs
-
-
 def swept_section(grid: Grid) -> Section | None:
     """Loss against what was swept: learning-rate curves, heat maps."""
     figures, tables = [], []
@@ -260,7 +245,7 @@ def swept_section(grid: Grid) -> Section | None:
                     "group": " ".join(others) or "all",
                     "x": float(setting.values[numbers[0]]),
                     "y": float(setting.values[numbers[1]]),
-                    "value": None if estimate is None or not setting.sound else estimate.value,
+                    "value": None if estimate is None or setting.lost else estimate.value,
                 }
             )
         figures.append(
@@ -271,7 +256,7 @@ def swept_section(grid: Grid) -> Section | None:
             )
         )
     if LR in grid.keys and SCALE in grid.keys:
-        columns, rates = rate_rows(runs_with_variant(grid))
+        columns, rates = rate_rows(grid.runs)
         tables.insert(
             0,
             Table(

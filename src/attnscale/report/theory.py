@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnscale.analysis.estimate import Estimate
+from attnscale.claims.document import Settled
 from attnscale.claims.evidence import Evidence, collect
-from attnscale.claims.list import Settled
 from attnscale.figures import theory as charts
 from attnscale.figures.page import Figure, Section, Table, table_of
 from attnscale.theory import tables
@@ -190,21 +189,11 @@ def claims_section(settled: Sequence[Settled]) -> Section:
             Table(
                 name="claims",
                 columns=("", "claim", "verdict", "statistic", "value"),
-                rows=[one.row for one in settled],
+                rows=[row for one in settled for row in one.rows],
                 caption="Popular claims about the scale of attention",
             ),
         ),
     )
-
-
-def _by_init(measured: Sequence[InitialStd]) -> list[tuple[str, Estimate]]:
-    """Return the first attention of the normed models under each initialisation."""
-    firsts = ("layers.0.attention", "encoder.0.self")
-    return [
-        (f"{one.model}, {one.init}", one.value)
-        for one in measured
-        if one.attention in firsts and "pre-norm" in one.model
-    ]
 
 
 def make_theory(
@@ -235,7 +224,8 @@ def make_theory(
     sharp = tables.sharpness(draws=draws, seed=seed)
     measured = initial_stds(seeds=models, seed=seed)
     independent = fits["independent q and k"]
-    evidence = collect(growth=independent, initial=_by_init(measured), seed=seed)
+    initial = [(f"{one.model}, {one.init}", one.value) for one in measured]
+    evidence = collect(initial=initial, seed=seed)
     sections = [
         variance_section(points, exponents),
         histogram_section(bars, lines, tables.one_row(seed=seed)),

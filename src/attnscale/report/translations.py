@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from attnscale.analysis.bleu import paired_bootstrap_bleu
-from attnscale.analysis.comparison import verdict
+from attnscale.analysis.comparison import Difference, as_family, verdict
 from attnscale.figures.page import Section, Table
-from attnscale.report.answer import Comparison
+from attnscale.report.comparisons import Comparison
 from attnscale.tracking.history import History
 from attnscale.tracking.runs import Run
 
@@ -38,7 +38,8 @@ def _shared(comparison: Comparison) -> tuple[Run, Run] | None:
 
 def section(comparisons: Sequence[Comparison], history: History, folder: Path) -> Section | None:
     """Compare the translations of settings with those of their references; None without any."""
-    rows: list[list[Any]] = []
+    pairs: list[tuple[Comparison, int]] = []
+    differences: list[Difference] = []
     examples: list[list[Any]] = []
     for comparison in comparisons[:MAX_COMPARISONS]:
         runs = _shared(comparison)
@@ -49,24 +50,14 @@ def section(comparisons: Sequence[Comparison], history: History, folder: Path) -
             line["source"] for line in reference_lines
         ]:
             continue
-        difference = paired_bootstrap_bleu(
-            [line["translation"] for line in lines],
-            [line["translation"] for line in reference_lines],
-            [line["reference"] for line in lines],
-            lowercase=runs[0].parameters.get("data.lowercase") == "true",
-        )
-        interval = difference.interval
-        rows.append(
-            [
-                comparison.setting.label,
-                comparison.reference.label,
-                runs[0].seed,
-                difference.value,
-                None if interval is None else interval.low,
-                None if interval is None else interval.high,
-                difference.p_value,
-                verdict(difference),
-            ]
+        pairs.append((comparison, runs[0].seed))
+        differences.append(
+            paired_bootstrap_bleu(
+                [line["translation"] for line in lines],
+                [line["translation"] for line in reference_lines],
+                [line["reference"] for line in lines],
+                lowercase=runs[0].parameters.get("data.lowercase") == "true",
+            )
         )
         differing = [
             [comparison.setting.label, a["source"], a["reference"], a["translation"], b]
@@ -74,14 +65,28 @@ def section(comparisons: Sequence[Comparison], history: History, folder: Path) -
             if a["translation"] != b
         ]
         examples += differing[:EXAMPLES]
+    rows = [
+        [
+            comparison.setting.label,
+            comparison.reference.label,
+            seed,
+            difference.value,
+            None if difference.interval is None else difference.interval.low,
+            None if difference.interval is None else difference.interval.high,
+            difference.p_adjusted,
+            verdict(difference),
+        ]
+        for (comparison, seed), difference in zip(pairs, as_family(differences), strict=True)
+    ]
     if not rows:
         return None
     tables = [
         Table(
             name="translations",
-            columns=("setting", "reference", "seed", "BLEU −", "low", "high", "p", "verdict"),
+            columns=("setting", "reference", "seed", "BLEU −", "low", "high", "Holm p", "verdict"),
             rows=rows,
-            caption="Paired bootstrap over test sentences, 95 %; it says nothing about seeds",
+            caption="Paired bootstrap over test sentences, of the weights of one seed: 95 % "
+            "interval of each, Holm's p of all. It says nothing about other seeds",
         )
     ]
     if examples:

@@ -93,6 +93,7 @@ class SweepHook(Callback):
             tags={
                 "sweep": name,
                 "kind": "sweep",
+                **({} if self.jobs is None else {"jobs": str(self.jobs)}),
                 "overrides": " ".join(overrides),
                 "folder": str(folder),
                 "mlflow.note.content": f"Sweeps {described}. Since {time.strftime('%F %T')}.",

@@ -13,7 +13,7 @@ functions. Units: entropies in nats, logits and weights without unit.
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -89,6 +89,7 @@ class GradientRow:
         query: rms ‖∂L/∂q‖.
         keys: rms of ‖∂L/∂k‖ over all keys of a row together.
         live: Share of rows with 1 − Σp² above :data:`LIVE_FROM`.
+        query_norms: ‖∂L/∂q‖ of every row, (row,).
     """
 
     d_k: int
@@ -97,6 +98,7 @@ class GradientRow:
     query: Estimate
     keys: Estimate
     live: Estimate
+    query_norms: Float[Tensor, " row"] = field(compare=False, repr=False)
 
 
 def softmax_statistics(
@@ -189,6 +191,7 @@ def _row(beta: float, n: int, sums: dict[str, Sums]) -> SoftmaxRow:
 
 def _gradients(d_k: int, scale: str | float, n: int, draws: int) -> GradientRow:
     sums: dict[str, Sums] = defaultdict(Sums)
+    squares: list[Tensor] = []
     step = max(1, _COMPONENTS_PER_CHUNK // (n * d_k))
     for start in range(0, draws, step):
         m = min(step, draws - start)
@@ -200,7 +203,8 @@ def _gradients(d_k: int, scale: str | float, n: int, draws: int) -> GradientRow:
         sample = Sample(weights=taps[0].weights())
         sums["variance"].add(taps[0].logits().var(dim=-1))
         sums["norm"].add(sample.jacobian_squared)
-        sums["query"].add(q_grad.square().sum((-1, -2)))
+        squares.append(q_grad.square().sum((-1, -2)).flatten())
+        sums["query"].add(squares[-1])
         sums["keys"].add(k_grad.square().sum((-1, -2)))
         sums["live"].add(sample.one_minus_p_squared > LIVE_FROM)
     beta = sums["variance"].root()
@@ -211,4 +215,5 @@ def _gradients(d_k: int, scale: str | float, n: int, draws: int) -> GradientRow:
         query=sums["query"].root(),
         keys=sums["keys"].root(),
         live=sums["live"].mean(),
+        query_norms=torch.cat(squares).sqrt(),
     )

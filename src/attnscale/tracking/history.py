@@ -4,6 +4,7 @@ import math
 import os
 import sqlite3
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
 
 PAGE = 200
+
+
+@dataclass(frozen=True)
+class RecordedSweep:
+    """A sweep that ended.
+
+    Attributes:
+        name: Its name, which its jobs have as a tag.
+        overrides: What it was started with.
+        jobs: How many it had, 0 if that was not recorded.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    jobs: int
 
 
 class History:
@@ -75,25 +91,43 @@ class History:
             if not newest:
                 raise ValueError("sweep=latest: no sweep was recorded in this store yet")
             sweep = newest[0].tags["sweep"]
-        quoted = sweep.replace("'", "")
-        runs = self._search(f"tags.sweep = '{quoted}' and tags.kind = 'run'")
+        runs = self._jobs(sweep)
         if not runs:
             raise ValueError(f"sweep={sweep}: no runs of a sweep of that name in this store")
+        return runs
+
+    def _jobs(self, sweep: str) -> list[Run]:
+        """Return the job runs of a sweep, in job order."""
+        quoted = sweep.replace("'", "")
+        runs = self._search(f"tags.sweep = '{quoted}' and tags.kind = 'run'")
         return sorted(runs, key=lambda run: int(run.tags.get("job", "0")))
 
-    def newest_of(self, override: str) -> list[Run]:
-        """Return the runs of the newest finished sweep started with an override, if there is one.
+    def sweeps_of(self, override: str) -> list[RecordedSweep]:
+        """Return the sweeps that were started with an override and ended, the newest first.
+
+        A sweep with a failed job has failed; it has results all the same. What was killed has not
+        ended.
 
         Args:
             override: One override of the command line, such as ``experiment=NAME``.
         """
         if self.client.get_experiment_by_name(self.experiment) is None:
             return []
-        sweeps = self._search("tags.kind = 'sweep' and attributes.status = 'FINISHED'")
-        for sweep in sweeps:
-            if override in sweep.tags.get("overrides", "").split():
-                return self.sweep_runs(sweep.tags["sweep"])
-        return []
+        parents = self._search("tags.kind = 'sweep'")
+        sweeps = [
+            RecordedSweep(
+                parent.tags["sweep"],
+                tuple(parent.tags.get("overrides", "").split()),
+                int(parent.tags.get("jobs", "0")),
+            )
+            for parent in parents
+            if parent.status in ("FINISHED", "FAILED")
+        ]
+        return [sweep for sweep in sweeps if override in sweep.overrides]
+
+    def jobs_of(self, sweep: RecordedSweep) -> list[Run]:
+        """Return the job runs of a sweep, in job order; none if it has recorded none."""
+        return self._jobs(sweep.name)
 
     def newest_values(self, tag: str, text: str, metric: str) -> dict[str, float]:
         """Return run name -> value of a metric, from the newest run of each name with a tag."""

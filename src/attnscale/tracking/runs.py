@@ -75,7 +75,6 @@ class Run:
         metrics: Last values, finite ones only.
         recorded: Names of all metrics, also of those whose last value is not finite.
         curves: Metric name to its curve.
-        variant: What tells it from others beside scale, d_k, rate and seed; set by who compares.
     """
 
     run_id: str
@@ -86,7 +85,6 @@ class Run:
     metrics: Mapping[str, float] = field(default_factory=dict)
     recorded: frozenset[str] = field(default=frozenset(), repr=False)
     curves: Mapping[str, Curve] = field(default_factory=dict, repr=False)
-    variant: str = ""
 
     @classmethod
     def stored(
@@ -122,6 +120,11 @@ class Run:
         return self._end[0]
 
     @property
+    def ended(self) -> bool:
+        """Whether it came to an end of its own: not killed, not running."""
+        return self.outcome in ("finished", "diverged", "failed")
+
+    @property
     def reason(self) -> str:
         """Why it is not finished, in a line; empty if it is."""
         return next(iter(self._end[1].splitlines()), "")
@@ -129,7 +132,15 @@ class Run:
     @property
     def seed(self) -> int:
         """``seed``, or -1 if it was not recorded."""
-        text = self.parameters.get("seed", "-1")
+        return self._whole("seed")
+
+    @property
+    def replicate(self) -> tuple[int, int]:
+        """``seed`` and ``data.seed``: what tells runs of one setting apart; -1 if not recorded."""
+        return self.seed, self._whole("data.seed")
+
+    def _whole(self, key: str) -> int:
+        text = self.parameters.get(key, "-1")
         return int(text) if text.lstrip("-").isdigit() else -1
 
     @property
@@ -146,11 +157,6 @@ class Run:
     def lr(self) -> float:
         """``optimizer.lr``."""
         return float(self.parameters["optimizer.lr"])
-
-    @property
-    def setting(self) -> tuple[str, int, str]:
-        """Scale, d_k and variant: what runs of several rates and seeds share."""
-        return self.scale, self.d_k, self.variant
 
     @property
     def sweep(self) -> str:
