@@ -229,6 +229,7 @@ def test_toys_train_a_step_from_the_command_line(tree: Path, tmp_path: Path) -> 
     assert learned != 1.0, "what the toy learns was not trained"
 
 
+@pytest.mark.slow
 def test_the_toys_own_tests_are_collected_and_pass(tree: Path) -> None:
     files = [path for toy in TOYS.values() for path in toy if path.startswith("tests/")]
     done = subprocess.run(

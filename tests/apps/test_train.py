@@ -88,6 +88,7 @@ def test_a_mistake_is_one_line(shell: Any, argument: str, words: tuple[str, ...]
         assert all(run.info.status != "RUNNING" for run in shell.runs())
 
 
+@pytest.mark.slow
 def test_a_mistake_of_several_processes_is_one_line(shell: Any) -> None:
     done = shell("model.d_k=0", "trainer=ddp_cpu", *SHORT)
     assert done.returncode == 1

@@ -6,6 +6,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
+import pytest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +24,7 @@ import attnscale.experiment, attnscale.cli.app
 """
 
 
+@pytest.mark.slow
 def test_the_wheel_installs_clean(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -9,6 +9,7 @@ from attnscale.data.vocabulary import BEGIN, END, PADDING
 from attnscale.decoding.greedy import greedy
 from attnscale.model.transformer import Transformer
 from tests.support.models import transformer
+from tests.support.modes import REPRESENTATIVE
 
 N_SOURCE, N_TARGET, LONGEST = 23, 19, 37
 LENGTHS = (6, 2, 9, 1, 5, 4, 7)
@@ -49,8 +50,10 @@ def by_hand(model: Transformer, source: Tensor, most: int) -> list[int]:
     return tokens[1:]
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("scale", [*SCALES, 0.3])
+@pytest.mark.parametrize(
+    ("scale", "norm"),
+    [*((scale, "pre") for scale in (*SCALES, 0.3)), *((mode, "post") for mode in REPRESENTATIVE)],
+)
 def test_cached_decoding_is_decoding(scale: str | float, norm: str) -> None:
     model, source = build(scale, ends=1.5, norm=norm), sentences()
     cached = greedy(model, source, extra=2)

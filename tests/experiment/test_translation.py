@@ -130,6 +130,7 @@ def test_a_sentence_is_counted_by_one_of_two_processes(lab: Any) -> None:
         assert two.metrics[name] == pytest.approx(one.metrics[name], rel=1e-4), name
 
 
+@pytest.mark.slow
 def test_two_processes_score_like_one(lab: Any) -> None:
     one = lab.run(*SMALL, *EVEN)
     score = ("trainer.limit_train_batches=0", f"checkpoint={one.best_checkpoint}")

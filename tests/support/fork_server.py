@@ -9,6 +9,7 @@ interpreter starts (its threads, its options) needs a real start.
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -36,6 +37,9 @@ def _import_all() -> None:
             importlib.import_module(module.name)
     for name in ("mlflow.store.tracking.sqlalchemy_store", "matplotlib.figure", "scipy.stats"):
         importlib.import_module(name)
+    # What is frozen is not looked through, nor so copied, by each fork's garbage collector.
+    gc.collect()
+    gc.freeze()
     threads = len(list(Path("/proc/self/task").iterdir()))
     assert threads == 1, f"{threads} threads after importing"
 

@@ -280,6 +280,7 @@ def test_refuses_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:
     processes = [
         subprocess.Popen(
