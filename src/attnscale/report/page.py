@@ -153,7 +153,7 @@ def make_report(
         curve_section(drawn, points),
         mechanism_section(drawn, points),
         gallery.section(drawn, history, arrays),
-        translations.section(answer.comparisons, history, arrays),
+        translations.section(answer.at_best, history, arrays),
         swept_section(grid),
         _origin(grid),
     ]

@@ -1,19 +1,22 @@
 """The table: a row per setting, every cell computed from its runs."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from attnscale.analysis.comparison import in_words, verdict_in_words
-from attnscale.analysis.estimate import Estimate, estimate
+from attnscale.analysis.estimate import Estimate
 from attnscale.analysis.progress import SHARES, Speed
-from attnscale.analysis.settings import Grid, Replicate, Setting, short, short_names
+from attnscale.analysis.settings import Grid, Setting, short, short_names
 from attnscale.analysis.tuning import arms
-from attnscale.report.answer import Answer
+from attnscale.report.answer import LAST, Answer
+from attnscale.report.comparisons import Comparison
 from attnscale.tracking.runs import OBJECTIVE, Run
 
 OUTCOMES = ("finished", "diverged", "failed", "killed", "running")
 TESTED = {"test/loss": "test loss", "test/bleu": "test BLEU"}
+STEPS = [f"steps ÷ sqrt to {100 * share:g} %" for share in SHARES]
 VALIDATED = {"val/explained_variance": "explained variance", "val/accuracy": "accuracy"}
-LOSS = "val/loss"
 
 
 def with_spread(estimate: Estimate | None) -> str | None:
@@ -36,40 +39,43 @@ def _over_attentions(run: Run, statistic: str) -> float | None:
 
 
 def attention_mean(setting: Setting, statistic: str) -> float | None:
-    """Return the mean over runs and attentions of a statistic's last value."""
-    values = [
-        value
-        for run in setting.runs
-        if run.outcome == "finished" and (value := _over_attentions(run, statistic)) is not None
-    ]
-    return sum(values) / len(values) if values else None
+    """Return the mean over seeds and attentions of a statistic's last value."""
+    mean = setting.estimate(partial(_over_attentions, statistic=statistic))
+    return None if mean is None else mean.value
 
 
-def at_best_epoch(setting: Setting, metric: str) -> Estimate | None:
-    """Return mean and spread of a validation figure, of the epoch with the lowest loss."""
-    values: dict[Replicate, float] = {}
-    for run in setting.runs:
-        if run.outcome == "finished" and run.curve(LOSS):
-            best = min(run.curve(LOSS), key=lambda point: point.value).step
-            points = [point.value for point in run.curve(metric) if point.step == best]
-            values |= dict.fromkeys((run.replicate,), points[0]) if points else {}
-    return estimate(list(values.values())) if values else None
+def _at_best_epoch(run: Run, metric: str) -> float | None:
+    """Return a run's validation figure of the epoch with the lowest loss."""
+    best = min(run.curve(LAST), key=lambda point: point.value, default=None)
+    steps = {point.step: point.value for point in run.curve(metric)} if best else {}
+    return None if best is None else steps.get(best.step)
 
 
 def in_steps(speed: Speed) -> str | None:
     """Return how many times the steps of the reference it takes to a level, as text."""
-    missed = [
-        f"{n} {who}"
-        for n, who in ((speed.missed, "not reached"), (speed.reference_missed, "only here"))
-        if n
-    ]
+    missed = f"{speed.missed} not reached" if speed.missed else None
     if speed.ratio is None:
-        return ", ".join(missed) or None
-    low, high = (
-        (None, None) if speed.interval is None else (speed.interval.low, speed.interval.high)
-    )
-    text = f"{speed.ratio:.2f}" if low is None else f"{speed.ratio:.2f} ({low:.2f} to {high:.2f})"
-    return ", ".join([text, *missed])
+        return missed
+    interval = speed.interval
+    spread = "" if interval is None else f" ({interval.low:.2f} to {interval.high:.2f})"
+    return f"{speed.ratio:.2f}{spread}" + (f", {missed}" if missed else "")
+
+
+def _against_sqrt(comparison: Comparison | None) -> tuple[list[str | None], list[str | None]]:
+    """Return the cells of a comparison: difference and verdict; steps to each share."""
+    if comparison is None:
+        return [None, None], [None] * len(STEPS)
+    difference = comparison.difference
+    steps = [in_steps(speed) for speed in comparison.speeds] or [None] * len(STEPS)
+    return [in_words(difference), verdict_in_words(difference)], steps
+
+
+def _filled(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows without the columns that no row fills."""
+    filled = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
+    return [columns[i] for i in filled], [[row[i] for i in filled] for row in rows]
 
 
 def _outcome(setting: Setting) -> str:
@@ -93,7 +99,7 @@ def summary(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]]:
         "verdict",
         *TESTED.values(),
         *VALIDATED.values(),
-        *(f"steps ÷ sqrt to {100 * share:g} %" for share in SHARES),
+        *STEPS,
         "diverged",
         "entropy ÷ ln n",
         "logit std",
@@ -102,20 +108,21 @@ def summary(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]]:
     ]
     rows = []
     for setting in grid.settings:
-        comparison = comparisons.get(id(setting))
-        steps = [] if comparison is None else [in_steps(speed) for speed in comparison.speeds]
+        difference, steps = _against_sqrt(comparisons.get(id(setting)))
         speed = setting.estimate("time/steps_per_second")
         rows.append(
             [
                 *setting.values.values(),
                 _outcome(setting),
                 with_spread(setting.estimate(OBJECTIVE)),
-                with_spread(setting.estimate(LOSS)),
-                None if comparison is None else in_words(comparison.difference),
-                None if comparison is None else verdict_in_words(comparison.difference),
+                with_spread(setting.estimate(LAST)),
+                *difference,
                 *(with_spread(setting.estimate(metric)) for metric in TESTED),
-                *(with_spread(at_best_epoch(setting, metric)) for metric in VALIDATED),
-                *(steps or [None] * len(SHARES)),
+                *(
+                    with_spread(setting.estimate(partial(_at_best_epoch, metric=metric)))
+                    for metric in VALIDATED
+                ),
+                *steps,
                 f"{setting.count('diverged')} of {len(setting.runs)}",
                 attention_mean(setting, "entropy_norm"),
                 attention_mean(setting, "logit_std_row"),
@@ -123,39 +130,41 @@ def summary(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]]:
                 None if speed is None or not speed.value else 1000 / speed.value,
             ]
         )
-    filled = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
-    return [columns[i] for i in filled], [[row[i] for i in filled] for row in rows]
+    return _filled(columns, rows)
 
 
 def tuned(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]] | None:
     """Return columns and rows of the arms at their best, or None where no knob was swept."""
-    every = arms(grid.settings)
+    every = [arm for arm in arms(grid.settings) if arm.candidates]
     if not any(len(arm.settings) > 1 for arm in every):
         return None
-    comparisons = {c.setting.label: c for c in answer.at_best}
     columns = [
         "setting at its best",
         "at an end of",
         "best val loss",
+        "last val loss",
         "− sqrt (interval)",
         "verdict",
+        *STEPS,
     ]
     rows = []
     for arm in every:
         best = arm.best()
-        if best is None:
-            continue
-        comparison = comparisons.get(best.label)
+        assert best is not None
+        difference, steps = _against_sqrt(
+            next((c for c in answer.at_best if c.setting in arm.settings), None)
+        )
         rows.append(
             [
                 best.label,
                 ", ".join(map(short, arm.ends(best))),
                 with_spread(best.estimate(OBJECTIVE)),
-                None if comparison is None else in_words(comparison.difference),
-                None if comparison is None else verdict_in_words(comparison.difference),
+                with_spread(best.estimate(LAST)),
+                *difference,
+                *steps,
             ]
         )
-    return columns, rows
+    return _filled(columns, rows)
 
 
 def failures(grid: Grid) -> list[list[Any]]:
