@@ -89,7 +89,12 @@ def _objection(
         bests: Every arm at its best.
         comparisons: What is compared.
     """
-    pairs = [(s, d.value, d.n_a) for s in bests if (d := compare(lowest.losses, s.losses)).opposed]
+    pairs = [
+        (s, d.value, d.n_a)
+        for s in bests
+        if s.losses.keys() != lowest.losses.keys()
+        and (d := compare(lowest.losses, s.losses)).opposed
+    ]
     for other, value, n in [*pairs, *_compared(arm, [c for c in comparisons if c.split])]:
         if value > 0:
             return (

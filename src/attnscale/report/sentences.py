@@ -76,12 +76,10 @@ def comparison_sentence(comparison: Comparison, best: Setting | None) -> str:
             f"({margin.source})."
         )
     if side == "within noise":
-        power = (
-            ""
-            if not d.detectable
-            else f"; {100 * POWER:.0f} % of such sweeps would find {number(d.detectable)} or more"
-        )
-        return f"{text}: within noise{power}."
+        if not d.detectable:
+            return f"{text}: within noise."
+        power = f"a difference of {number(d.detectable)} would be found in {100 * POWER:.0f} %"
+        return f"{text}: within noise; {power} of such sweeps."
     return f"{text}: {verdict_in_words(d)} than chance explains."
 
 

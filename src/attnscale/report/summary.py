@@ -15,7 +15,6 @@ from attnscale.tracking.runs import OBJECTIVE, Run
 
 OUTCOMES = ("finished", "diverged", "failed", "killed", "running")
 TESTED = {"test/loss": "test loss", "test/bleu": "test BLEU"}
-STEPS = [f"steps ÷ sqrt to {100 * share:g} %" for share in SHARES]
 VALIDATED = {"val/explained_variance": "explained variance", "val/accuracy": "accuracy"}
 
 
@@ -61,13 +60,11 @@ def in_steps(speed: Speed) -> str | None:
     return f"{speed.ratio:.2f}{spread}" + (f", {missed}" if missed else "")
 
 
-def _against_sqrt(comparison: Comparison | None) -> tuple[list[str | None], list[str | None]]:
-    """Return the cells of a comparison: difference and verdict; steps to each share."""
+def _against_sqrt(comparison: Comparison | None) -> list[str | None]:
+    """Return the cells of a comparison: difference and verdict."""
     if comparison is None:
-        return [None, None], [None] * len(STEPS)
-    difference = comparison.difference
-    steps = [in_steps(speed) for speed in comparison.speeds] or [None] * len(STEPS)
-    return [in_words(difference), verdict_in_words(difference)], steps
+        return [None, None]
+    return [in_words(comparison.difference), verdict_in_words(comparison.difference)]
 
 
 def _filled(
@@ -99,7 +96,6 @@ def summary(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]]:
         "verdict",
         *TESTED.values(),
         *VALIDATED.values(),
-        *STEPS,
         "diverged",
         "entropy ÷ ln n",
         "logit std",
@@ -108,7 +104,6 @@ def summary(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]]:
     ]
     rows = []
     for setting in grid.settings:
-        difference, steps = _against_sqrt(comparisons.get(id(setting)))
         speed = setting.estimate("time/steps_per_second")
         rows.append(
             [
@@ -116,13 +111,12 @@ def summary(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]]:
                 _outcome(setting),
                 with_spread(setting.estimate(OBJECTIVE)),
                 with_spread(setting.estimate(LAST)),
-                *difference,
+                *_against_sqrt(comparisons.get(id(setting))),
                 *(with_spread(setting.estimate(metric)) for metric in TESTED),
                 *(
                     with_spread(setting.estimate(partial(_at_best_epoch, metric=metric)))
                     for metric in VALIDATED
                 ),
-                *steps,
                 f"{setting.count('diverged')} of {len(setting.runs)}",
                 attention_mean(setting, "entropy_norm"),
                 attention_mean(setting, "logit_std_row"),
@@ -145,26 +139,38 @@ def tuned(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]] | Non
         "last val loss",
         "− sqrt (interval)",
         "verdict",
-        *STEPS,
     ]
     rows = []
     for arm in every:
         best = arm.best()
         assert best is not None
-        difference, steps = _against_sqrt(
-            next((c for c in answer.at_best if c.setting in arm.settings), None)
-        )
+        comparison = next((c for c in answer.at_best if c.setting in arm.settings), None)
         rows.append(
             [
                 best.label,
                 ", ".join(map(short, arm.ends(best))),
                 with_spread(best.estimate(OBJECTIVE)),
                 with_spread(best.estimate(LAST)),
-                *difference,
-                *steps,
+                *_against_sqrt(comparison),
             ]
         )
     return _filled(columns, rows)
+
+
+def progress(answer: Answer) -> tuple[list[str], list[list[Any]]] | None:
+    """Return columns and rows of how fast each gets to shares of what its reference improves by.
+
+    Those at their best come first. None without any curve.
+    """
+    comparisons = {(c.setting.label, c.reference.label): c for c in answer.comparisons}
+    at_best = {(c.setting.label, c.reference.label): c for c in answer.at_best}
+    rows = [
+        [*labels, *(in_steps(speed) for speed in comparison.speeds)]
+        for labels, comparison in {**at_best, **comparisons}.items()
+    ]
+    rows = [row for row in rows if any(cell is not None for cell in row[2:])]
+    shares = (f"steps ÷ reference's to {100 * share:g} %" for share in SHARES)
+    return (["setting", "reference", *shares], rows) if rows else None
 
 
 def failures(grid: Grid) -> list[list[Any]]:
