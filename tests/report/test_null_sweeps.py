@@ -5,6 +5,7 @@ sweep is curved, a loss over rates that is the same for all. Every finding is fa
 """
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -65,7 +66,7 @@ def findings(
 
 def limit(sweeps: int) -> float:
     """Return three standard errors above 5 %: 40 of 500."""
-    return 0.05 * sweeps + 3 * (0.05 * 0.95 * sweeps) ** 0.5
+    return 0.05 * sweeps + 3 * math.sqrt(0.05 * 0.95 * sweeps)
 
 
 def check(counts: Counter[str], sweeps: int) -> None:
