@@ -34,7 +34,7 @@ def test_a_row_per_setting(plant: Any, history: Any) -> None:
     rows = table(runs, history)
     assert list(rows) == ["scale=none d_k=8", "scale=none d_k=64", "scale=sqrt d_k=8"]
     none, alone, sqrt = rows.values()
-    assert list(none)[:5] == ["scale", "d_k", "runs", "best val loss", "− sqrt (interval)"]
+    assert list(none)[:5] == ["scale", "d_k", "runs", "best val loss", "verdict"]
     assert (none["scale"], none["d_k"], none["runs"]) == ("none", "8", "3 finished")
     assert none["best val loss"] == f"{np.mean(NONE):.4g} ± {np.std(NONE, ddof=1):.2g}"
     test = stats.ttest_rel(NONE, SQRT)
@@ -52,7 +52,7 @@ def test_a_row_per_setting(plant: Any, history: Any) -> None:
     [
         ((0.8, 0.83, 0.79), "worse"),
         ((0.49, 0.53, 0.49), "within noise"),
-        ((0.501, 0.522, 0.481), "no difference that matters"),
+        ((0.501, 0.522, 0.481), "equivalent"),
         ((0.3,), "one seed"),
     ],
 )

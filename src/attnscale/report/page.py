@@ -115,9 +115,10 @@ def make_report(
             columns=columns,
             rows=rows,
             caption="A row per setting: mean ± standard deviation over seeds, at the epoch of the "
-            "best validation loss but for the last one. − sqrt is the difference of the best, at "
-            "equal settings, with its own 95 % interval; verdicts go by Holm's p of all comparisons and by the margin δ. The last "
-            "columns are means over attentions at the end",
+            "best validation loss but for the last one. − sqrt is the difference of the best at "
+            "equal settings, with its own 95 % interval; verdicts go by Holm's p of all "
+            "comparisons and by the margin δ, within which arms are equivalent: no difference "
+            "that matters. The last columns are means over attentions at the end",
         )
     ]
     at_best = tuned(grid, answer)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from attnscale.analysis.comparison import in_words, verdict_in_words
+from attnscale.analysis.comparison import in_words, verdict, verdict_in_words
 from attnscale.analysis.estimate import Estimate
 from attnscale.analysis.progress import SHARES, Speed
 from attnscale.analysis.settings import Grid, Setting, short, short_names
@@ -61,10 +61,12 @@ def in_steps(speed: Speed) -> str | None:
 
 
 def _against_sqrt(comparison: Comparison | None) -> list[str | None]:
-    """Return the cells of a comparison: difference and verdict."""
+    """Return the cells of a comparison: verdict, short enough for a terminal; difference."""
     if comparison is None:
         return [None, None]
-    return [in_words(comparison.difference), verdict_in_words(comparison.difference)]
+    d = comparison.difference
+    side = verdict(d)
+    return [side if side == "equivalent" else verdict_in_words(d), in_words(d)]
 
 
 def _filled(
@@ -92,8 +94,8 @@ def summary(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]]:
         "runs",
         "best val loss",
         "last val loss",
-        "− sqrt (interval)",
         "verdict",
+        "− sqrt (interval)",
         *TESTED.values(),
         *VALIDATED.values(),
         "diverged",
@@ -137,8 +139,8 @@ def tuned(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]] | Non
         "at an end of",
         "best val loss",
         "last val loss",
-        "− sqrt (interval)",
         "verdict",
+        "− sqrt (interval)",
     ]
     rows = []
     for arm in every:
