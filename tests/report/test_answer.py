@@ -360,3 +360,10 @@ def test_swept_values_of_unequal_grids_are_chosen_on_other_seeds(plant: Any) -> 
         f"{low:.4g} to {high:.4g}, paired t, 3 seeds, the best chosen on others): worse than "
         "chance explains.",
     )
+
+
+def test_arms_that_were_tried_at_other_rates_are_compared_on_half_of_the_seeds(plant: Any) -> None:
+    answer = make_answer(make_grid(plant.runs({"scale=sqrt lr=1": SQRT, "scale=none lr=2": SQRT})))
+    assert answer.comparisons == ()
+    (only,) = answer.at_best
+    assert (only.split, only.difference.n_a, only.reference.label) == (True, 2, "scale=sqrt lr=1")

@@ -1,7 +1,8 @@
 """Translations of two settings: which runs are compared, and how many comparisons count."""
 
+import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,8 @@ import pytest
 
 from attnscale.analysis.comparison import Difference
 from attnscale.analysis.estimate import Interval
-from attnscale.analysis.settings import make_grid
 from attnscale.report import translations
-from attnscale.report.answer import make_answer
+from attnscale.report.page import make_report
 from tests.support.runs import PlantedHistory
 
 
@@ -49,28 +49,34 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return runs
 
 
-def rows(runs: Any, folder: Path) -> list[list[Any]]:
-    answer = make_answer(make_grid(runs))
-    section = translations.section(answer.at_best, Files(folder), folder)
-    assert section is not None
-    return [list(row) for row in section.tables[0].rows]
+@pytest.fixture
+def rows(undrawn: None, tmp_path: Path) -> Callable[[Any], list[dict[str, str]]]:
+    """The page's table of translations."""
+
+    def table(runs: Any) -> list[dict[str, str]]:
+        make_report(runs, Files(tmp_path), tmp_path / "page", title="t")
+        with (tmp_path / "page/translations.csv").open(encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    return table
 
 
 def test_the_bootstraps_of_a_report_are_a_family(
-    plant: Any, compared: list[str], tmp_path: Path
+    plant: Any, compared: list[str], rows: Any
 ) -> None:
     names = ("sqrt", "none", "folded", "cosine")
-    runs = plant.runs({f"scale={name}": (0.5,) for name in names})
+    table = rows(plant.runs({f"scale={name}": (0.5,) for name in names}))
     # Holm: 0.001 · 3, 0.03 · 2, and not less for the larger 0.04 · 1.
-    assert [(row[0], row[6], row[7]) for row in rows(runs, tmp_path)] == [
-        ("scale=cosine", pytest.approx(0.06), "within noise"),
-        ("scale=folded", pytest.approx(0.06), "within noise"),
-        ("scale=none", pytest.approx(0.003), "higher"),
+    assert [(row["setting"], row["verdict"]) for row in table] == [
+        ("scale=cosine", "within noise"),
+        ("scale=folded", "within noise"),
+        ("scale=none", "higher"),
     ]
+    assert [float(row["Holm p"]) for row in table] == pytest.approx([0.06, 0.06, 0.003])
 
 
 def test_the_same_seeds_of_weights_and_data_are_compared(
-    plant: Any, compared: list[str], tmp_path: Path
+    plant: Any, compared: list[str], rows: Any
 ) -> None:
     runs = [
         plant.run("scale=sqrt", 0, data__seed="1"),
@@ -78,16 +84,16 @@ def test_the_same_seeds_of_weights_and_data_are_compared(
         plant.run("scale=none", 0, data__seed="0"),
         plant.run("scale=none", 1, data__seed="1"),
     ]
-    (row,) = rows(runs, tmp_path)
-    assert (row[2], row[7]) == (1, "higher")
+    (row,) = rows(runs)
+    assert (row["seed"], row["verdict"]) == ("1", "higher")
     assert compared == [runs[3].run_id, runs[1].run_id]
 
 
-def test_swept_rates_are_translated_at_each_one_s_best(
-    plant: Any, compared: list[str], tmp_path: Path
+def test_translations_of_swept_rates_are_those_of_each_one_s_best(
+    plant: Any, compared: list[str], rows: Any
 ) -> None:
     losses = {"none lr=0.1": 0.1, "none lr=0.2": 0.2, "sqrt lr=0.1": 0.4, "sqrt lr=0.2": 0.3}
     runs = [plant.run(f"scale={name}", 0, loss) for name, loss in losses.items()]
-    (row,) = rows(runs, tmp_path)
-    assert row[:2] == ["scale=none lr=0.1", "scale=sqrt lr=0.2"]
+    (row,) = rows(runs)
+    assert (row["setting"], row["reference"]) == ("scale=none lr=0.1", "scale=sqrt lr=0.2")
     assert compared == [runs[0].run_id, runs[3].run_id]

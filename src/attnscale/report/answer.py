@@ -144,7 +144,7 @@ def make_answer(grid: Grid) -> Answer:
     lowest, (arm, rival) = bests[order[0]], (contenders[i] for i in order[:2])
 
     comparisons = compare_settings(grid)
-    swept = any(len(a.settings) > 1 for a in contenders)
+    swept = bool(contenders[0].knobs)
     at_bests = compare_arms(contenders, grid) if swept else comparisons
     own = [c for c in at_bests if c.setting in arm.settings] or [
         c for c in at_bests if c.reference in arm.settings
