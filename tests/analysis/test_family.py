@@ -2,8 +2,16 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from attnscale.analysis.comparison import compare, compare_all, compare_family, holm, verdict
+from attnscale.analysis.comparison import (
+    as_family,
+    compare,
+    compare_all,
+    holm,
+    verdict,
+    verdict_in_words,
+)
 
 
 def test_holm_by_hand() -> None:
@@ -17,7 +25,7 @@ def test_holm_by_hand() -> None:
             holm([0.5, bad])
 
 
-def test_each_of_many_comparisons_is_at_the_corrected_level() -> None:
+def test_each_of_many_comparisons_counts_the_others() -> None:
     reference = {0: 1.0, 1: 1.2, 2: 0.9}
     others = {
         "far": {0: 3.0, 1: 3.3, 2: 2.8},
@@ -25,21 +33,38 @@ def test_each_of_many_comparisons_is_at_the_corrected_level() -> None:
         "apart": {7: 1.9, 8: 2.4},
         "single": {0: 4.0},
     }
-    found = compare_all(reference, others, 0.9)
+    found = compare_all(reference, others)
     assert list(found) == list(others)
     tested = ["far", "near", "apart"]  # one seed is no test, and does not cost the others
     adjusted = holm([compare(others[name], reference).p_value or 0 for name in tested])
     for name, p in zip(tested, adjusted, strict=True):
-        alone = compare(others[name], reference, 1 - 0.1 / 3)
+        alone = compare(others[name], reference)
         assert found[name].interval == alone.interval
         assert found[name].value == alone.value
         assert found[name].p_value == alone.p_value
-        assert found[name].p_adjusted == p
+        assert (found[name].p_adjusted, found[name].family) == (p, 3)
     assert (verdict(found["far"]), found["far"].better) == ("higher", False)
     assert (verdict(found["single"]), found["single"].p_adjusted) == ("one seed", None)
     assert compare_all(reference, {}) == {}
-    (alone,) = compare_family([(others["far"], reference)])
+    (alone,) = as_family([compare(others["far"], reference)])
     assert alone == compare(others["far"], reference)
+
+
+def test_one_rule_decides_wherever_a_difference_is_called_something() -> None:
+    """Of three, one is below 5 % alone and above it by Holm's p: no finding anywhere."""
+    reference = {0: 0.0, 1: 0.0, 2: 0.0, 3: 0.0}
+    others = {
+        "edge": {0: 1.0, 1: 2.0, 2: 3.0, 3: 0.9},
+        "noise": {0: 1.0, 1: -1.0, 2: 1.0, 3: -1.0},
+        "more": {0: 2.0, 1: -2.0, 2: 1.0, 3: -1.0},
+    }
+    found = compare_all(reference, others)["edge"]
+    p = stats.ttest_1samp(list(others["edge"].values()), 0).pvalue
+    assert p < 0.05 < 3 * p
+    assert found.interval is not None
+    assert found.interval.low > 0
+    assert (verdict(found), verdict_in_words(found), found.better) == (*["within noise"] * 2, None)
+    assert verdict(compare(others["edge"], reference)) == "higher"
 
 
 def test_a_family_without_effects_seldom_has_a_finding() -> None:

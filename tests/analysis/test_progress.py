@@ -45,7 +45,7 @@ def test_levels_are_shares_of_what_the_reference_gains() -> None:
         assert speed.interval is not None
         assert math.log(speed.interval.low) == pytest.approx(interval.low)
         assert math.log(speed.interval.high) == pytest.approx(interval.high)
-        assert (speed.n, speed.missed, speed.reference_missed) == (2, 0, 0)
+        assert (speed.n, speed.missed) == (2, 0)
     assert (half.steps, half.reference_steps) == pytest.approx((20.0, 7.5))
 
 
@@ -70,6 +70,19 @@ def test_who_does_not_get_there_is_counted_and_not_averaged() -> None:
     assert (half.n, half.missed) == (3, 0)
     assert (most.n, most.missed) == (2, 1)
     assert most.ratio == pytest.approx(math.sqrt(2))
+
+
+def test_runs_that_repeat_a_replicate_count_once() -> None:
+    sqrt = [run("sqrt", 0, (10, 0.0)), run("sqrt", 0, (40, 0.0)), run("sqrt", 1, (10, 0.0))]
+    none = [run("none", 0, (40, 0.0)), run("none", 1, (90, 0.0))]
+    half, *_ = speeds(none, sqrt)
+    # Ratios 4 and 1 of seed 0, whose logarithms average to that of 2; 9 of seed 1.
+    assert half.ratio == pytest.approx(math.sqrt(2 * 9))
+    assert (half.n, half.missed) == (2, 0)
+    assert (half.steps, half.reference_steps) == pytest.approx(((20 + 45) / 2, (12.5 + 5) / 2))
+    # One that repeats and does not get there: its seed does not.
+    half, *_ = speeds([*none, run("none", 0, (40, 0.9))], sqrt)
+    assert (half.n, half.missed) == (1, 1)
 
 
 def test_other_seeds_and_lost_runs_make_no_pair() -> None:

@@ -154,7 +154,7 @@ def test_losses_by_seed_and_their_mean(plant: Any) -> None:
         plant.run(seed=9, loss=0.2, outcome="running"),
     ]
     (setting,) = make_grid(runs).settings
-    assert setting.losses == {3: 0.25, 5: 0.75}
+    assert setting.losses == {(3, -1): 0.25, (5, -1): 0.75}
     found = setting.estimate("val/best_loss")
     assert found is not None
     assert (found.value, found.n) == (0.5, 2)
@@ -167,24 +167,40 @@ def test_losses_by_seed_and_their_mean(plant: Any) -> None:
 def test_a_seed_that_was_tried_again_keeps_its_result(plant: Any, last: int) -> None:
     runs = [plant.run(seed=4, loss=0.5), plant.run(seed=4, loss=None, outcome="failed")]
     (setting,) = make_grid(runs if last else runs[::-1]).settings
-    assert setting.losses == {4: 0.5}
+    assert (setting.losses, setting.lost) == ({(4, -1): 0.5}, 0)
 
 
 @pytest.mark.parametrize(
-    ("states", "sound"),
+    ("states", "lost", "ended"),
     [
-        (("finished", "finished"), True),
-        (("finished", "failed"), True),
-        (("finished", "running"), True),
-        (("finished", "diverged"), False),
-        (("failed", "killed"), False),
+        (("finished", "finished"), 0, 2),
+        (("finished", "failed"), 1, 2),
+        (("finished", "diverged", "failed"), 2, 3),
+        (("finished", "running", "killed"), 0, 1),
+        (("running",), 0, 0),
     ],
 )
-def test_one_diverged_seed_makes_a_setting_unsound(
-    plant: Any, states: tuple[str, ...], sound: bool
+def test_seeds_that_diverged_or_failed_are_lost(
+    plant: Any, states: tuple[str, ...], lost: int, ended: int
 ) -> None:
     (setting,) = make_grid([plant.run(seed=i, outcome=s) for i, s in enumerate(states)]).settings
-    assert setting.sound is sound
+    assert (setting.lost, setting.ended) == (lost, ended)
+    assert setting.share_lost == (lost / ended if ended else 0)
+
+
+def test_a_replicate_is_a_pair_of_seeds_and_runs_that_repeat_it_are_averaged(plant: Any) -> None:
+    runs = [
+        plant.run("", 0, 0.1, data__seed="0", metrics={"test/loss": 1.0}),
+        plant.run("", 0, 0.3, data__seed="1", metrics={"test/loss": 2.0}),
+        plant.run("", 0, 0.5, data__seed="1", metrics={"test/loss": 5.0}),
+        plant.run("", 0, None, data__seed="1", outcome="failed"),
+    ]
+    (setting,) = make_grid(runs).settings
+    assert setting.losses == {(0, 0): 0.1, (0, 1): 0.4}
+    assert setting.by_replicate("test/loss") == {(0, 0): 1.0, (0, 1): 3.5}
+    found = setting.estimate("val/best_loss")
+    assert found is not None
+    assert (found.value, found.n, setting.duplicates) == (0.25, 2, 1)
 
 
 def test_no_runs_are_no_settings() -> None:

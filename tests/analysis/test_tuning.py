@@ -79,6 +79,22 @@ def test_unequal_grids_choose_on_one_half_and_compare_on_the_other(plant: Any) -
     assert list(pair.values_b.values()) == [0.6, 0.6]
 
 
+def test_a_rate_that_hardly_ever_finished_does_not_take_the_seeds_of_unequal_grids(
+    plant: Any,
+) -> None:
+    losses = dict.fromkeys(
+        ("scale=none lr=0.1", "scale=none lr=0.2", "scale=sqrt lr=0.1"), (0.5,) * 6
+    )
+    runs = plant.runs({**losses, "scale=none lr=0.4": (0.1,)})
+    runs += [plant.run("scale=none lr=0.4", i, None, outcome="diverged") for i in range(1, 6)]
+    none, sqrt = arms(make_grid(runs).settings)
+    pair = at_best(none, sqrt)
+    assert pair is not None
+    assert pair.split
+    assert len(pair.values_a) == 3
+    assert (none.lost, none.ended) == (5, 18)
+
+
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_with_few_seeds_unequal_grids_say_nothing(plant: Any, seeds: int) -> None:
     losses = dict.fromkeys(

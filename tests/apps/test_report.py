@@ -40,7 +40,7 @@ def test_a_sweep_ends_with_its_answer(module_shell: Any, swept: Done) -> None:
     result = json.loads((page.parent / "result.json").read_text())
     sentences = result["answer"]
     assert sentences[0].startswith("Lowest mean of the best validation loss: scale=")
-    assert sentences[0].endswith("(2 seeds).")
+    assert re.search(r"\(2 seeds; [\d.]+ at the last epoch\)\.$", sentences[0])
     # The table, then the sentences, then the page.
     places = [swept.stdout.index(text) for text in ("verdict", *sentences, "Report: ")]
     assert places == sorted(places)

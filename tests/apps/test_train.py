@@ -34,7 +34,8 @@ def test_one_run_then_the_printed_hint(shell: Any) -> None:
     assert done.returncode == 0, done.stderr
     assert f"Recording to {shell.uri} (MLFLOW_TRACKING_URI)" in done.stdout
     assert f"mlflow ui --backend-store-uri {shell.uri}" in done.stdout
-    for row in ("best val loss", "explained variance", "steps per second", "peak memory", "folder"):
+    figures = ("best val loss", "last val loss", "last explained variance")
+    for row in (*figures, "steps per second", "peak memory", "folder"):
         assert re.search(rf"^{row}\s+\S", done.stdout, re.MULTILINE), row
     lines = [line for line in done.stdout.splitlines() if line.strip()]
     assert len(lines) == len(set(lines)), "a message came twice"

@@ -6,8 +6,9 @@ import sys
 import sysconfig
 import venv
 import zipfile
-import pytest
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -69,7 +69,7 @@ def test_every_figure_is_drawn_and_names_are_text(report: Any, page: Path) -> No
 
 def test_a_click_on_a_heading_sorts_numbers_as_numbers(report: Any) -> None:
     heads = report.all(f"{SETTINGS} th")
-    place = [head.text for head in heads].index("steps to common loss")
+    place = [head.text for head in heads].index("logit std")
 
     def column() -> list[str]:
         texts: list[str] = report.texts(f"{SETTINGS} td:nth-child({place + 1})")

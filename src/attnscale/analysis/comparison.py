@@ -12,8 +12,9 @@ One rule says what a difference is, everywhere:
     equivalent      |difference| < δ by two one-sided t tests at 5 % (Schuirmann 1987): no
                     difference that matters, however significant
     lower, higher   else, if Holm's p of the family is below 5 %
-    within noise    else; the smallest difference that a test at 5 % would have found with a
-                    power of 80 % is (t₀.₉₇₅ + t₀.₈₀) · standard error
+    within noise    else; the smallest difference that would have been found with a power of 80 %
+                    is the c · standard error at which noncentral t (ν, c) exceeds Student's
+                    quantile of 5 % over the family's size (Cohen 1988) in 80 % of the draws
 
 Of a family of m comparisons p of rank i of m is max over j ≤ i of (m − j + 1) · p_j (Holm 1979), so
 that no setting without an effect is called a finding in 95 % of the families. That *all* are
@@ -31,11 +32,12 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import optimize, special, stats
 
 from attnscale.analysis.estimate import Interval, finite_array, mean_and_std
 
@@ -62,7 +64,7 @@ class Difference:
         n_b: Replicates of b that were used.
         left_out: Replicates of either side that were not used, because the other lacks them.
         p_value: Two-sided, of no difference, for this comparison alone. None with one replicate.
-        p_adjusted: The same for all comparisons made together (:func:`compare_family`); equal to
+        p_adjusted: The same for all comparisons made together (:func:`as_family`); equal to
             ``p_value`` for one.
         family: How many comparisons with a p value were made together.
         df: Degrees of freedom of Student's t, None where it was not used.
@@ -72,7 +74,7 @@ class Difference:
         lower_is_better: Whether a lower value is the better one.
         margin: δ: a difference below it does not matter. None: every difference does.
         opposed: Whether the difference of the means over all replicates of either side has the
-            other sign than the paired one: those that are missing decide.
+            other sign than the paired one: those that are left out decide.
     """
 
     value: float
@@ -102,30 +104,27 @@ class Difference:
 
     @property
     def detectable(self) -> float | None:
-        """The smallest difference that would have been found with 80 % power, or None."""
+        """The smallest difference that would have been found, alone in its family, or None."""
         if self.error is None or self.df is None:
             return None
-        quantiles = stats.t.ppf([(1 + LEVEL) / 2, POWER], self.df)
-        return float(quantiles.sum()) * self.error
+        quantile = special.stdtrit(self.df, 1 - (1 - LEVEL) / (2 * self.family))
+        # At twice the quantile and 3 the power is above 80 % for every df of 1 or more.
+        center = optimize.brentq(
+            lambda c: stats.nct.sf(quantile, self.df, c) - POWER, 0, 2 * quantile + 3
+        )
+        return float(center) * self.error
 
     def within(self, margin: float) -> float | None:
-        """Return the p value of a difference as large as ``margin``, by two one-sided tests.
-
-        Args:
-            margin: Positive, in the unit of the values.
-        """
+        """Return the p value of a difference as large as a margin, by two one-sided tests."""
         if self.error is None or self.df is None:
             return None
         if self.error == 0:
             return float(abs(self.value) >= margin)
-        return float(stats.t.sf((margin - abs(self.value)) / self.error, self.df))
+        return float(special.stdtr(self.df, (abs(self.value) - margin) / self.error))
 
 
 def verdict(difference: Difference) -> Verdict:
-    """Say what a difference is: see the head of this module.
-
-    Without an interval there is "one seed" and no finding.
-    """
+    """Say what a difference is: see the head of this module; "one seed" without an interval."""
     p = difference.p_adjusted
     if difference.interval is None or p is None:
         return "one seed"
@@ -154,12 +153,7 @@ def in_words(difference: Difference) -> str:
     return f"{difference.value:+.3g} ({interval.low:.3g} to {interval.high:.3g})"
 
 
-def compare(
-    a: Values,
-    b: Values,
-    *,
-    margin: float | None = None,
-) -> Difference:
+def compare(a: Values, b: Values, *, margin: float | None = None) -> Difference:
     """Compare two settings.
 
     The replicates alone decide the method, never the values. Two or more in common, and half of the
@@ -182,38 +176,20 @@ def compare(
     if few and min(len(x), len(y)) > 1:
         return replace(_welch(x, y), margin=margin)
     if few and not shared:
-        difference = Difference(of_all, None, "one seed", n_a=len(x), n_b=len(y))
+        difference, left_out = Difference(of_all, None, "one seed", n_a=len(x), n_b=len(y)), 0
     else:
         x, y = (np.array([side[key] for key in shared], dtype=float) for side in (a, b))
-        difference = replace(_paired(x, y), left_out=left_out)
-    return replace(difference, margin=margin, opposed=difference.value * of_all < 0)
-
-
-def compare_family(
-    pairs: Sequence[tuple[Values, Values]],
-    *,
-    margins: Sequence[float | None] | None = None,
-) -> list[Difference]:
-    """Compare each a with its b, all as one family.
-
-    Comparisons without a p value, because a side has one replicate, do not count in the family.
-
-    Args:
-        pairs: (a, b) of every comparison that was made, for the p values count them.
-        margins: δ of each comparison, or None for none.
-
-    Raises:
-        ValueError: As :func:`compare`.
-    """
-    margins = [None] * len(pairs) if margins is None else margins
-    differences = [
-        compare(a, b, margin=margin) for (a, b), margin in zip(pairs, margins, strict=True)
-    ]
-    return as_family(differences)
+        difference = _paired(x, y)
+    # Without any left out both are the same number, but for rounding.
+    opposed = left_out > 0 and difference.value * of_all < 0
+    return replace(difference, left_out=left_out, margin=margin, opposed=opposed)
 
 
 def as_family(differences: Sequence[Difference]) -> list[Difference]:
-    """Return differences with p values that count how many were made together."""
+    """Return differences with p values that count how many were made together.
+
+    Comparisons without a p value, because a side has one replicate, do not count.
+    """
     p_values = [d.p_value for d in differences if d.p_value is not None]
     adjusted = iter(holm(p_values))
     return [
@@ -223,14 +199,10 @@ def as_family(differences: Sequence[Difference]) -> list[Difference]:
 
 
 def compare_all(
-    reference: Values,
-    others: Mapping[str, Values],
-    *,
-    margin: float | None = None,
+    reference: Values, others: Mapping[str, Values], *, margin: float | None = None
 ) -> dict[str, Difference]:
     """Compare several settings with one reference, as a family; each is other − reference."""
-    pairs = [(values, reference) for values in others.values()]
-    family = compare_family(pairs, margins=[margin] * len(pairs))
+    family = as_family([compare(other, reference, margin=margin) for other in others.values()])
     return dict(zip(others, family, strict=True))
 
 
@@ -267,8 +239,7 @@ def _paired(x: NDArray[np.float64], y: NDArray[np.float64]) -> Difference:
     if n == 1:
         return Difference(float(x[0] - y[0]), None, "one seed", n_a=1, n_b=1)
     value, std = mean_and_std(x - y)
-    test = _quiet(stats.ttest_rel, x, y) if std else None
-    interval, p = _tested(test, value)
+    interval, p, _ = _tested(partial(stats.ttest_rel, x, y) if std else None, value)
     return Difference(
         value=value,
         interval=interval,
@@ -288,8 +259,8 @@ def _welch(x: NDArray[np.float64], y: NDArray[np.float64]) -> Difference:
     (mean_a, std_a), (mean_b, std_b) = mean_and_std(x), mean_and_std(y)
     n_a, n_b = len(x), len(y)
     value, free = mean_a - mean_b, n_a + n_b - 2
-    test = _quiet(stats.ttest_ind, x, y, equal_var=False) if std_a or std_b else None
-    interval, p = _tested(test, value)
+    welch = partial(stats.ttest_ind, x, y, equal_var=False) if std_a or std_b else None
+    interval, p, df = _tested(welch, value)
     pooled = math.sqrt(((n_a - 1) * std_a**2 + (n_b - 1) * std_b**2) / free)
     unbiased = math.exp(special.gammaln(free / 2) - special.gammaln((free - 1) / 2))
     return Difference(
@@ -300,26 +271,23 @@ def _welch(x: NDArray[np.float64], y: NDArray[np.float64]) -> Difference:
         n_b=n_b,
         p_value=p,
         p_adjusted=p,
-        df=free if test is None else float(test.df),
+        df=free if df is None else df,
         error=math.sqrt(std_a**2 / n_a + std_b**2 / n_b),
         effect=_ratio(value, pooled) * unbiased / math.sqrt(free / 2),
         effect_name="Hedges g",
     )
 
 
-def _quiet(test: Callable[..., Any], *values: NDArray[np.float64], **options: Any) -> Any:
-    """Call SciPy's test; it warns where one side does not vary, which is no mistake here."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
-        return test(*values, **options)
-
-
-def _tested(test: Any, value: float) -> tuple[Interval, float]:
-    """Return interval and p value of SciPy's test, or of a value where nothing varies."""
+def _tested(test: Callable[[], Any] | None, value: float) -> tuple[Interval, float, float | None]:
+    """Return interval, p value and df of SciPy's test, or of a value where nothing varies."""
     if test is None:
-        return Interval(value, value), float(value == 0)
-    ends = test.confidence_interval(LEVEL)
-    return Interval(float(ends.low), float(ends.high)), float(test.pvalue)
+        return Interval(value, value), float(value == 0), None
+    with warnings.catch_warnings():
+        # Where one side does not vary: no mistake here.
+        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)
+        result = test()
+    ends = result.confidence_interval(LEVEL)
+    return Interval(float(ends.low), float(ends.high)), float(result.pvalue), float(result.df)
 
 
 def _ratio(value: float, std: float) -> float:

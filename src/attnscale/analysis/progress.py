@@ -3,18 +3,21 @@
     level_q = start − q · (start − best of the reference),  q = 50, 90, 99 %
 
 The steps to a level are those of the first crossing, by a straight line between two points of the
-validation curve; the curve begins at step 0 with the first training loss, which is the loss of the
-untrained model in the same unit. Start, best and level are those of one pair of runs with the same
-seeds; the ratio of steps is averaged as a logarithm over the pairs that both get there,
+validation curve; both curves begin at step 0 with the reference's first training loss, which is the
+loss of the untrained model in the same unit. Start, best and level are those of one pair of runs
+with the same seeds; the ratio of steps is averaged as a logarithm over the pairs that get there
+(first over the pairs of one replicate, where runs repeat it),
 
     ratio = exp(mean of ln(steps / steps of the reference)), with Student's t interval,
 
-and who does not get there is counted.
+and who does not get there is counted. The reference always does.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from attnscale.analysis.comparison import Values
 from attnscale.analysis.estimate import Interval, estimate
@@ -30,14 +33,13 @@ class Speed:
 
     Attributes:
         share: Of the reference's improvement, in (0, 1).
-        ratio: Steps ÷ steps of the reference, below 1 where the setting is faster; None where no
-            pair gets there.
-        interval: Of the ratio, None for one pair or none.
-        steps: Mean steps of the setting over the pairs that both get there.
+        ratio: Steps ÷ steps of the reference, below 1 where the setting is faster; None where the
+            setting never gets there.
+        interval: Of the ratio, None for one replicate or none.
+        steps: Mean steps of the setting over the replicates that get there.
         reference_steps: The same of the reference.
-        n: Pairs that both get there.
-        missed: Pairs where only the setting does not get there.
-        reference_missed: Pairs where only the reference does not get there.
+        n: Replicates that get there.
+        missed: Replicates of which a run does not get there.
     """
 
     share: float
@@ -47,7 +49,6 @@ class Speed:
     reference_steps: float | None
     n: int
     missed: int
-    reference_missed: int
 
 
 def steps_to(curve: Curve, start: float, level: float) -> float | None:
@@ -68,24 +69,26 @@ def steps_to(curve: Curve, start: float, level: float) -> float | None:
     return None
 
 
-def _pair(run: Run, reference: Run, share: float) -> tuple[float | None, float | None] | None:
+def _pair(run: Run, reference: Run, share: float) -> tuple[float | None, float] | None:
     """Return both steps to a level, or None where the reference improves on nothing."""
     curve, start = reference.curve(CURVE), reference.start_loss
     best = min((point.value for point in curve), default=math.inf)
     if not math.isfinite(start) or not best < start:
         return None
     level = start - share * (start - best)
-    return steps_to(run.curve(CURVE), start, level), steps_to(curve, start, level)
+    reference_steps = steps_to(curve, start, level)
+    # The reference's own best is below the level; at step 0 there is no ratio.
+    return (steps_to(run.curve(CURVE), start, level), reference_steps) if reference_steps else None
 
 
-def _paired(runs: Sequence[Run], references: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Return the pairs of finished runs of the same replicate."""
-    by_replicate = {run.replicate: run for run in references if run.outcome == "finished"}
-    return [
-        (run, by_replicate[run.replicate])
-        for run in runs
-        if run.outcome == "finished" and run.replicate in by_replicate
-    ]
+def _paired(runs: Sequence[Run], references: Sequence[Run]) -> list[list[tuple[Run, Run]]]:
+    """Return the pairs of finished runs of each replicate that both have."""
+    pairs: dict[tuple[int, int], list[tuple[Run, Run]]] = {}
+    for run, reference in itertools.product(runs, references):
+        both = (run.outcome, reference.outcome, run.replicate)
+        if both == ("finished", "finished", reference.replicate):
+            pairs.setdefault(run.replicate, []).append((run, reference))
+    return list(pairs.values())
 
 
 def log_steps(
@@ -99,17 +102,19 @@ def log_steps(
         share: Of the reference's improvement.
 
     Returns:
-        Both, and how many of the setting do not get there: they have the steps that they trained
-        for, the least that they can need.
+        Both, each averaged over what repeats a replicate, and how many replicates of the setting
+        do not get there: they have the steps that they trained for, the least that they can need.
     """
     a, b, missed = {}, {}, 0
-    for run, reference in _paired(runs, references):
-        steps = _pair(run, reference, share)
-        if steps is None or not steps[1]:
+    for pairs in _paired(runs, references):
+        steps = [(run, both) for run, ref in pairs if (both := _pair(run, ref, share)) is not None]
+        if not steps:
             continue
-        missed += steps[0] is None
-        last = max(point.step for point in run.curve(CURVE))
-        a[run.replicate], b[run.replicate] = math.log(steps[0] or last), math.log(steps[1])
+        replicate = pairs[0][0].replicate
+        missed += any(own is None for _, (own, _) in steps)
+        last = max(point.step for run, _ in steps for point in run.curve(CURVE))
+        a[replicate] = fmean(math.log(own or last) for _, (own, _) in steps)
+        b[replicate] = fmean(math.log(other) for _, (_, other) in steps if other)
     return a, b, missed
 
 
@@ -126,25 +131,30 @@ def speeds(
     Returns:
         One record for each share; none without a pair.
     """
-    pairs = _paired(runs, references)
+    replicates = _paired(runs, references)
     records = []
     for share in shares:
-        steps = [both for pair in pairs if (both := _pair(*pair, share)) is not None]
-        reached = [(a, b) for a, b in steps if a is not None and b is not None and a > 0 and b > 0]
-        logs = estimate([math.log(a / b) for a, b in reached]) if reached else None
-        interval = None if logs is None else logs.interval
+        reached, logs, missed = [], [], 0
+        for pairs in replicates:
+            steps = [both for pair in pairs if (both := _pair(*pair, share)) is not None]
+            there = [(a, b) for a, b in steps if a]
+            missed += len(there) < len(steps)
+            if there and len(there) == len(steps):
+                reached.append(tuple(fmean(side) for side in zip(*there, strict=True)))
+                logs.append(fmean(math.log(a / b) for a, b in there))
+        ratio = estimate(logs) if logs else None
+        interval = None if ratio is None else ratio.interval
         records.append(
             Speed(
                 share=share,
-                ratio=None if logs is None else math.exp(logs.value),
+                ratio=None if ratio is None else math.exp(ratio.value),
                 interval=None
                 if interval is None
                 else Interval(math.exp(interval.low), math.exp(interval.high), interval.level),
-                steps=sum(a for a, _ in reached) / len(reached) if reached else None,
-                reference_steps=sum(b for _, b in reached) / len(reached) if reached else None,
+                steps=fmean(a for a, _ in reached) if reached else None,
+                reference_steps=fmean(b for _, b in reached) if reached else None,
                 n=len(reached),
-                missed=sum(a is None and b is not None for a, b in steps),
-                reference_missed=sum(b is None and a is not None for a, b in steps),
+                missed=missed,
             )
         )
-    return records if pairs else []
+    return records if replicates else []

@@ -9,8 +9,9 @@ together with others is left out of the name and listed as a confound.
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from attnscale.analysis.estimate import Estimate, estimate
@@ -35,16 +36,24 @@ MISSING = "–"
 MAX_CELLS = 10_000
 """Combinations of values of which the missing ones are listed."""
 
-
 Replicate = tuple[int, int]
 """Seed and seed of the data."""
 
 
-def by_replicate(runs: Iterable[Run], metric: str) -> dict[Replicate, float]:
-    """Return replicate -> mean of a metric over its runs that finished, in order of the seeds."""
+def by_replicate(
+    runs: Iterable[Run], metric: str | Callable[[Run], float | None]
+) -> dict[Replicate, float]:
+    """Return replicate -> mean of a figure over its runs that finished, in order of the seeds.
+
+    Args:
+        runs: Runs of one setting.
+        metric: A metric, of which the last value counts, or a function of a finished run.
+    """
     values: dict[Replicate, list[float]] = {}
     for run in runs:
-        value = run.value(metric)
+        if run.outcome != "finished":
+            continue
+        value = run.value(metric) if isinstance(metric, str) else metric(run)
         if value is not None:
             values.setdefault(run.replicate, []).append(value)
     return {key: sum(values[key]) / len(values[key]) for key in sorted(values)}
@@ -84,29 +93,28 @@ class Setting:
         """A short name such as ``scale=none d_k=64``."""
         return labelled(self.values) or "all runs"
 
-    @property
+    @cached_property
     def losses(self) -> dict[Replicate, float]:
         """Replicate -> best validation loss of the runs that finished."""
         return self.by_replicate(OBJECTIVE)
 
-    @property
+    @cached_property
     def mean_loss(self) -> float:
         """Mean of the losses over replicates, infinite without any."""
         losses = self.losses.values()
         return sum(losses) / len(losses) if losses else math.inf
 
-    def by_replicate(self, metric: str) -> dict[Replicate, float]:
-        """Return replicate -> a metric, averaged over its runs that finished."""
+    def by_replicate(self, metric: str | Callable[[Run], float | None]) -> dict[Replicate, float]:
+        """Return replicate -> a figure, averaged over its runs that finished."""
         return by_replicate(self.runs, metric)
 
     @property
     def duplicates(self) -> int:
         """How many runs that finished repeat another one's replicate."""
-        finished = [run.replicate for run in self.runs if run.outcome == "finished"]
-        return len(finished) - len(set(finished))
+        return self.count("finished") - len(self.losses)
 
-    def estimate(self, metric: str) -> Estimate | None:
-        """Return mean and spread of a metric over replicates, or None."""
+    def estimate(self, metric: str | Callable[[Run], float | None]) -> Estimate | None:
+        """Return mean and spread of a figure over replicates, or None."""
         values = list(self.by_replicate(metric).values())
         return estimate(values) if values else None
 
@@ -114,19 +122,23 @@ class Setting:
         """Return how many runs came to an outcome."""
         return sum(run.outcome == outcome for run in self.runs)
 
-    @property
+    @cached_property
     def lost(self) -> int:
-        """How many runs ended without a result: diverged or failed. Killed ones say nothing."""
-        return self.count("diverged") + self.count("failed")
+        """How many replicates have no result, because their runs diverged or failed.
+
+        Killed ones say nothing, and a replicate that was tried again with success is not lost.
+        """
+        ended = {run.replicate for run in self.runs if run.outcome in ("diverged", "failed")}
+        return len(ended - self.losses.keys())
 
     @property
     def ended(self) -> int:
-        """How many runs came to an end of their own."""
-        return self.lost + self.count("finished")
+        """How many replicates came to an end of their own."""
+        return self.lost + len(self.losses)
 
     @property
     def share_lost(self) -> float:
-        """Share of the ended runs that were lost; 0 without any."""
+        """Share of the ended replicates that were lost; 0 without any."""
         return self.lost / self.ended if self.ended else 0.0
 
 

@@ -15,6 +15,7 @@ A best value at the end of a grid of two or more is marked: the true best may li
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from attnscale.analysis.comparison import Values
 from attnscale.analysis.settings import Replicate, Setting, is_number, labelled
@@ -46,12 +47,29 @@ class Arm:
     @property
     def knobs(self) -> tuple[str, ...]:
         """The knobs that its settings differ in, or that others of the sweep do."""
-        return tuple(key for key in self.settings[0].values if key in KNOBS)
+        return tuple(key for key in self.settings[0].values if key not in self.values)
 
     @property
     def grid(self) -> frozenset[tuple[str, ...]]:
         """The combinations of the knobs' values that were run."""
         return frozenset(tuple(s.values[key] for key in self.knobs) for s in self.settings)
+
+    @property
+    def lost(self) -> int:
+        """How many replicates were lost, at all values of the knobs."""
+        return sum(setting.lost for setting in self.settings)
+
+    @property
+    def ended(self) -> int:
+        """How many replicates came to an end of their own, at all values of the knobs."""
+        return sum(setting.ended for setting in self.settings)
+
+    @cached_property
+    def candidates(self) -> tuple[Setting, ...]:
+        """The settings that have results and lost the smallest share of their runs."""
+        results = [s for s in self.settings if s.losses]
+        least = min((s.share_lost for s in results), default=0.0)
+        return tuple(s for s in results if s.share_lost == least)
 
     def best(self, replicates: Sequence[Replicate] | None = None) -> Setting | None:
         """Return the setting with the lowest mean loss, or None if none has a result.
@@ -59,14 +77,13 @@ class Arm:
         Args:
             replicates: Choose by these only; None for all.
         """
-        candidates = [s for s in self.settings if s.losses]
-        if not candidates:
-            return None
-        least_lost = min(s.share_lost for s in candidates)
-        return min(
-            (s for s in candidates if s.share_lost == least_lost),
-            key=lambda s: _mean(s.losses, replicates),
-        )
+
+        def loss(setting: Setting) -> float:
+            if replicates is None:
+                return setting.mean_loss
+            return sum(setting.losses.get(key, math.inf) for key in replicates)
+
+        return min(self.candidates, key=loss, default=None)
 
     def ends(self, setting: Setting) -> list[str]:
         """Return the knobs whose value in a setting is the least or the largest of several."""
@@ -116,19 +133,12 @@ def at_best(a: Arm, b: Arm) -> AtBest | None:
         return None
     if a.grid == b.grid:
         return AtBest(best_a, best_b, best_a.losses, best_b.losses, split=False)
-    common = sorted(
-        set.intersection(*(set(s.losses) for arm in (a, b) for s in arm.settings if s.losses))
-    )
+    common = sorted(set.intersection(*(set(s.losses) for s in (*a.candidates, *b.candidates))))
     choosing, compared = common[::2], common[1::2]
     if len(compared) < MIN_HALF:
         return None
     chosen_a, chosen_b = a.best(choosing), b.best(choosing)
-    if chosen_a is None or chosen_b is None:
-        return None
+    assert chosen_a is not None
+    assert chosen_b is not None
     values_a, values_b = ({key: s.losses[key] for key in compared} for s in (chosen_a, chosen_b))
     return AtBest(chosen_a, chosen_b, values_a, values_b, split=True)
-
-
-def _mean(losses: Values, replicates: Sequence[Replicate] | None) -> float:
-    values = [loss for key, loss in losses.items() if replicates is None or key in replicates]
-    return sum(values) / len(values) if values else math.inf

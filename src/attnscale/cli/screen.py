@@ -48,15 +48,17 @@ def _outcome(result: Result) -> str:
 
 COLUMNS = {
     "val/best_loss": "best val loss",
-    "train/loss": "train loss",
-    "val/explained_variance": "explained variance",
-    "val/perplexity": "val perplexity",
-    "val/accuracy": "val accuracy",
+    "val/loss": "last val loss",
     "test/loss": "test loss",
     "test/bleu": "test BLEU",
     "test/chrf": "test chrF",
+    "train/loss": "last train loss",
+    "val/explained_variance": "last explained variance",
+    "val/perplexity": "last val perplexity",
+    "val/accuracy": "last val accuracy",
 }
-"""Figures that a table shows where a run has them."""
+"""Figures that a table shows where a run has them: those of the test are of the best epoch, those
+called last of the end."""
 
 
 def run_table(result: Result, ui: str) -> str:

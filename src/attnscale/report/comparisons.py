@@ -11,7 +11,7 @@ from attnscale.analysis.comparison import Difference, as_family, compare
 from attnscale.analysis.margin import CONTROL, Margin, make_margin
 from attnscale.analysis.progress import Speed, speeds
 from attnscale.analysis.settings import SCALE, Grid, Setting
-from attnscale.analysis.tuning import Arm, arms, at_best
+from attnscale.analysis.tuning import Arm, AtBest, at_best
 
 Item = TypeVar("Item", Setting, Arm)
 
@@ -64,30 +64,36 @@ def _as_family(comparisons: Sequence[Comparison]) -> list[Comparison]:
     return [replace(c, difference=d) for c, d in zip(comparisons, differences, strict=True)]
 
 
+def _compared(pair: AtBest, grid: Grid) -> Comparison:
+    margin = _margin(pair.b, grid) if pair.b.values.get(SCALE) == "sqrt" else None
+    delta = None if margin is None else margin.value
+    difference = compare(pair.values_a, pair.values_b, margin=delta)
+    return Comparison(pair.a, pair.b, difference, margin, pair.split)
+
+
 def compare_settings(grid: Grid) -> list[Comparison]:
     """Compare every setting that has results with its reference, all as one family."""
-    comparisons = []
-    for setting in grid.settings:
-        reference = reference_of(setting, grid)
-        if reference is None or not setting.losses or not reference.losses:
-            continue
-        margin = _margin(reference, grid)
-        delta = None if margin is None else margin.value
-        difference = compare(setting.losses, reference.losses, margin=delta)
-        comparisons.append(Comparison(setting, reference, difference, margin))
-    return _as_family(comparisons)
+    pairs = [
+        AtBest(setting, reference, setting.losses, reference.losses, split=False)
+        for setting in grid.settings
+        if (reference := reference_of(setting, grid)) is not None
+        and setting.losses
+        and reference.losses
+    ]
+    return _as_family([_compared(pair, grid) for pair in pairs])
 
 
-def compare_arms(grid: Grid) -> list[Comparison]:
+def compare_pair(arm: Arm, other: Arm, grid: Grid) -> Comparison | None:
+    """Compare two arms, each at its best; None where nothing can be claimed.
+
+    Where the other has no ``sqrt`` there is no margin.
+    """
+    pair = at_best(arm, other)
+    return None if pair is None else _compared(pair, grid)
+
+
+def compare_arms(every: Sequence[Arm], grid: Grid) -> list[Comparison]:
     """Compare every arm with its reference, each at its best, all as one family."""
-    comparisons, every = [], arms(grid.settings)
-    for arm in every:
-        reference = partner(arm, every)
-        pair = None if reference is None else at_best(arm, reference)
-        if pair is None:
-            continue
-        margin = _margin(pair.b, grid)
-        delta = None if margin is None else margin.value
-        difference = compare(pair.values_a, pair.values_b, margin=delta)
-        comparisons.append(Comparison(pair.a, pair.b, difference, margin, pair.split))
-    return _as_family(comparisons)
+    pairs = [(arm, other) for arm in every if (other := partner(arm, every)) is not None]
+    comparisons = [compare_pair(arm, reference, grid) for arm, reference in pairs]
+    return _as_family([c for c in comparisons if c is not None])

@@ -14,7 +14,7 @@ from attnscale.report import gallery, provenance, translations
 from attnscale.report.answer import Answer, make_answer
 from attnscale.report.comparisons import Comparison
 from attnscale.report.sections import curve_section, mechanism_section, swept_section
-from attnscale.report.summary import failures, summary, tuned
+from attnscale.report.summary import failures, progress, summary, tuned
 from attnscale.tracking.history import History
 from attnscale.tracking.runs import Run
 
@@ -115,10 +115,10 @@ def make_report(
             columns=columns,
             rows=rows,
             caption="A row per setting: mean ± standard deviation over seeds, at the epoch of the "
-            "best validation loss. − sqrt is the difference at equal settings, with its own 95 % "
-            "interval; verdicts go by Holm's p of all comparisons and by the margin δ. Steps are "
-            "those to shares of what sqrt improves by, paired by seed. The last columns are means "
-            "over attentions at the end",
+            "best validation loss but for the last one. − sqrt is the difference of the best at "
+            "equal settings, with its own 95 % interval; verdicts go by Holm's p of all "
+            "comparisons and by the margin δ, within which arms are equivalent: no difference "
+            "that matters. The last columns are means over attentions at the end",
         )
     ]
     at_best = tuned(grid, answer)
@@ -130,6 +130,18 @@ def make_report(
                 rows=at_best[1],
                 caption="Each at the best value of what was tuned, which is the first comparison; "
                 "at the end of what was tried the true best may lie outside",
+            )
+        )
+    speeds = progress(answer)
+    if speeds is not None:
+        tables.append(
+            Table(
+                name="steps",
+                columns=speeds[0],
+                rows=speeds[1],
+                caption="How many times the steps of its reference a setting needs until half of "
+                "what the reference improves by is reached, and so on: geometric mean over pairs "
+                "of equal seeds, with a 95 % interval",
             )
         )
     without_result = failures(grid)
@@ -153,7 +165,7 @@ def make_report(
         curve_section(drawn, points),
         mechanism_section(drawn, points),
         gallery.section(drawn, history, arrays),
-        translations.section(answer.comparisons, history, arrays),
+        translations.section(answer.at_best, history, arrays),
         swept_section(grid),
         _origin(grid),
     ]

@@ -1,19 +1,21 @@
 """The table: a row per setting, every cell computed from its runs."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from attnscale.analysis.comparison import in_words, verdict_in_words
-from attnscale.analysis.estimate import Estimate, estimate
+from attnscale.analysis.comparison import in_words, verdict, verdict_in_words
+from attnscale.analysis.estimate import Estimate
 from attnscale.analysis.progress import SHARES, Speed
-from attnscale.analysis.settings import Grid, Replicate, Setting, short, short_names
+from attnscale.analysis.settings import Grid, Setting, short, short_names
 from attnscale.analysis.tuning import arms
-from attnscale.report.answer import Answer
+from attnscale.report.answer import LAST, Answer
+from attnscale.report.comparisons import Comparison
 from attnscale.tracking.runs import OBJECTIVE, Run
 
 OUTCOMES = ("finished", "diverged", "failed", "killed", "running")
 TESTED = {"test/loss": "test loss", "test/bleu": "test BLEU"}
 VALIDATED = {"val/explained_variance": "explained variance", "val/accuracy": "accuracy"}
-LOSS = "val/loss"
 
 
 def with_spread(estimate: Estimate | None) -> str | None:
@@ -36,40 +38,43 @@ def _over_attentions(run: Run, statistic: str) -> float | None:
 
 
 def attention_mean(setting: Setting, statistic: str) -> float | None:
-    """Return the mean over runs and attentions of a statistic's last value."""
-    values = [
-        value
-        for run in setting.runs
-        if run.outcome == "finished" and (value := _over_attentions(run, statistic)) is not None
-    ]
-    return sum(values) / len(values) if values else None
+    """Return the mean over seeds and attentions of a statistic's last value."""
+    mean = setting.estimate(partial(_over_attentions, statistic=statistic))
+    return None if mean is None else mean.value
 
 
-def at_best_epoch(setting: Setting, metric: str) -> Estimate | None:
-    """Return mean and spread of a validation figure, of the epoch with the lowest loss."""
-    values: dict[Replicate, float] = {}
-    for run in setting.runs:
-        if run.outcome == "finished" and run.curve(LOSS):
-            best = min(run.curve(LOSS), key=lambda point: point.value).step
-            points = [point.value for point in run.curve(metric) if point.step == best]
-            values |= dict.fromkeys((run.replicate,), points[0]) if points else {}
-    return estimate(list(values.values())) if values else None
+def _at_best_epoch(run: Run, metric: str) -> float | None:
+    """Return a run's validation figure of the epoch with the lowest loss."""
+    best = min(run.curve(LAST), key=lambda point: point.value, default=None)
+    steps = {point.step: point.value for point in run.curve(metric)} if best else {}
+    return None if best is None else steps.get(best.step)
 
 
 def in_steps(speed: Speed) -> str | None:
     """Return how many times the steps of the reference it takes to a level, as text."""
-    missed = [
-        f"{n} {who}"
-        for n, who in ((speed.missed, "not reached"), (speed.reference_missed, "only here"))
-        if n
-    ]
+    missed = f"{speed.missed} not reached" if speed.missed else None
     if speed.ratio is None:
-        return ", ".join(missed) or None
-    low, high = (
-        (None, None) if speed.interval is None else (speed.interval.low, speed.interval.high)
-    )
-    text = f"{speed.ratio:.2f}" if low is None else f"{speed.ratio:.2f} ({low:.2f} to {high:.2f})"
-    return ", ".join([text, *missed])
+        return missed
+    interval = speed.interval
+    spread = "" if interval is None else f" ({interval.low:.2f} to {interval.high:.2f})"
+    return f"{speed.ratio:.2f}{spread}" + (f", {missed}" if missed else "")
+
+
+def _against_sqrt(comparison: Comparison | None) -> list[str | None]:
+    """Return the cells of a comparison: verdict, short enough for a terminal; difference."""
+    if comparison is None:
+        return [None, None]
+    d = comparison.difference
+    side = verdict(d)
+    return [side if side == "equivalent" else verdict_in_words(d), in_words(d)]
+
+
+def _filled(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows without the columns that no row fills."""
+    filled = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
+    return [columns[i] for i in filled], [[row[i] for i in filled] for row in rows]
 
 
 def _outcome(setting: Setting) -> str:
@@ -89,11 +94,10 @@ def summary(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]]:
         "runs",
         "best val loss",
         "last val loss",
-        "− sqrt (interval)",
         "verdict",
+        "− sqrt (interval)",
         *TESTED.values(),
         *VALIDATED.values(),
-        *(f"steps ÷ sqrt to {100 * share:g} %" for share in SHARES),
         "diverged",
         "entropy ÷ ln n",
         "logit std",
@@ -102,20 +106,19 @@ def summary(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]]:
     ]
     rows = []
     for setting in grid.settings:
-        comparison = comparisons.get(id(setting))
-        steps = [] if comparison is None else [in_steps(speed) for speed in comparison.speeds]
         speed = setting.estimate("time/steps_per_second")
         rows.append(
             [
                 *setting.values.values(),
                 _outcome(setting),
                 with_spread(setting.estimate(OBJECTIVE)),
-                with_spread(setting.estimate(LOSS)),
-                None if comparison is None else in_words(comparison.difference),
-                None if comparison is None else verdict_in_words(comparison.difference),
+                with_spread(setting.estimate(LAST)),
+                *_against_sqrt(comparisons.get(id(setting))),
                 *(with_spread(setting.estimate(metric)) for metric in TESTED),
-                *(with_spread(at_best_epoch(setting, metric)) for metric in VALIDATED),
-                *(steps or [None] * len(SHARES)),
+                *(
+                    with_spread(setting.estimate(partial(_at_best_epoch, metric=metric)))
+                    for metric in VALIDATED
+                ),
                 f"{setting.count('diverged')} of {len(setting.runs)}",
                 attention_mean(setting, "entropy_norm"),
                 attention_mean(setting, "logit_std_row"),
@@ -123,39 +126,53 @@ def summary(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]]:
                 None if speed is None or not speed.value else 1000 / speed.value,
             ]
         )
-    filled = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
-    return [columns[i] for i in filled], [[row[i] for i in filled] for row in rows]
+    return _filled(columns, rows)
 
 
 def tuned(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]] | None:
     """Return columns and rows of the arms at their best, or None where no knob was swept."""
-    every = arms(grid.settings)
+    every = [arm for arm in arms(grid.settings) if arm.candidates]
     if not any(len(arm.settings) > 1 for arm in every):
         return None
-    comparisons = {c.setting.label: c for c in answer.at_best}
     columns = [
         "setting at its best",
         "at an end of",
         "best val loss",
-        "− sqrt (interval)",
+        "last val loss",
         "verdict",
+        "− sqrt (interval)",
     ]
     rows = []
     for arm in every:
         best = arm.best()
-        if best is None:
-            continue
-        comparison = comparisons.get(best.label)
+        assert best is not None
+        comparison = next((c for c in answer.at_best if c.setting in arm.settings), None)
         rows.append(
             [
                 best.label,
                 ", ".join(map(short, arm.ends(best))),
                 with_spread(best.estimate(OBJECTIVE)),
-                None if comparison is None else in_words(comparison.difference),
-                None if comparison is None else verdict_in_words(comparison.difference),
+                with_spread(best.estimate(LAST)),
+                *_against_sqrt(comparison),
             ]
         )
-    return columns, rows
+    return _filled(columns, rows)
+
+
+def progress(answer: Answer) -> tuple[list[str], list[list[Any]]] | None:
+    """Return columns and rows of how fast each gets to shares of what its reference improves by.
+
+    Those at their best come first. None without any curve.
+    """
+    comparisons = {(c.setting.label, c.reference.label): c for c in answer.comparisons}
+    at_best = {(c.setting.label, c.reference.label): c for c in answer.at_best}
+    rows = [
+        [*labels, *(in_steps(speed) for speed in comparison.speeds)]
+        for labels, comparison in {**at_best, **comparisons}.items()
+    ]
+    rows = [row for row in rows if any(cell is not None for cell in row[2:])]
+    shares = (f"steps ÷ reference's to {100 * share:g} %" for share in SHARES)
+    return (["setting", "reference", *shares], rows) if rows else None
 
 
 def failures(grid: Grid) -> list[list[Any]]:

@@ -27,13 +27,13 @@ def read(history: History, run: Run, folder: Path) -> list[dict[str, str]]:
 
 
 def _shared(comparison: Comparison) -> tuple[Run, Run] | None:
-    """Return a run of each setting with the lowest seed that both have."""
+    """Return a run of each setting with the lowest seeds that both have."""
     own, others = (
-        {run.seed: run for run in setting.runs if run.outcome == "finished"}
+        {run.replicate: run for run in setting.runs if run.outcome == "finished"}
         for setting in (comparison.setting, comparison.reference)
     )
-    seeds = sorted(set(own) & set(others))
-    return (own[seeds[0]], others[seeds[0]]) if seeds else None
+    lowest = min(own.keys() & others.keys(), default=None)
+    return None if lowest is None else (own[lowest], others[lowest])
 
 
 def section(comparisons: Sequence[Comparison], history: History, folder: Path) -> Section | None:
