@@ -9,7 +9,7 @@ from scipy import stats
 
 from attnscale.analysis.settings import make_grid
 from attnscale.report.answer import make_answer
-from attnscale.report.summary import attention_mean, failures, progress, summary, tuned, with_spread
+from attnscale.report.summary import failures, progress, summary, tuned, with_spread
 from tests.support.runs import trained_run
 
 SQRT, NONE = (0.50, 0.52, 0.48), (0.30, 0.33, 0.29)
@@ -193,26 +193,35 @@ def test_each_arm_at_its_best_where_a_knob_was_swept(plant: Any) -> None:
     assert tuned(make_grid(plant.runs({"scale=sqrt": SQRT})), answer) is None
 
 
-def test_statistics_are_means_over_attentions_and_finished_runs(plant: Any, history: Any) -> None:
-    def metrics(a: float, b: float) -> dict[str, float]:
-        return {
-            "attention/encoder.0.self/entropy_norm": a,
-            "attention/decoder.0.cross/entropy_norm": b,
-            "attention/decoder.0.cross/head0/entropy_norm": 99.0,
-            "attention/decoder.0.cross/entropy_norm_of_more": 99.0,
-        }
+def with_statistics(plant: Any, history: Any, seed: int, **curves: list[float]) -> Any:
+    """Return a finished run whose attentions, named with __ for dots, had these entropies."""
+    metrics = {f"attention/{p.replace('__', '.')}/entropy_norm": v for p, v in curves.items()}
+    run = plant.run(seed=seed, metrics={metric: v[-1] for metric, v in metrics.items()})
+    for metric, values in metrics.items():
+        history.plant(run, metric, dict(enumerate(values)))
+    return run
 
+
+def test_statistics_of_one_kind_are_a_number_of_the_last_samples(plant: Any, history: Any) -> None:
+    # The last five of each; a single batch at the end decides nothing.
     runs = [
-        plant.run(seed=0, metrics=metrics(0.25, 0.75)),
-        plant.run(seed=1, metrics=metrics(0.5, 1.0)),
-        plant.run(seed=2, metrics=metrics(99.0, 99.0), outcome="diverged"),
-        plant.run(seed=3),
+        with_statistics(plant, history, 0, layers__0__attention=[9.0, 0.5, 0.5, 0.5, 0.5, 1.0]),
+        with_statistics(plant, history, 1, layers__0__attention=[0.2] * 5),
     ]
-    (setting,) = make_grid(runs).settings
-    assert attention_mean(setting, "entropy_norm") == 0.625
-    assert attention_mean(setting, "never") is None
     (row,) = table(runs, history).values()
-    assert row["entropy ÷ ln n"] == 0.625
+    assert row["entropy ÷ ln n"] == pytest.approx((0.6 + 0.2) / 2)
+
+
+def test_statistics_of_several_kinds_are_not_averaged(plant: Any, history: Any) -> None:
+    entropies = {
+        "encoder__0__self": [0.2],
+        "encoder__1__self": [0.4],
+        "decoder__0__cross": [0.8],
+        "decoder__0__cross/head0": [99.0],
+    }
+    (row,) = table([with_statistics(plant, history, 0, **entropies)], history).values()
+    assert row["entropy ÷ ln n"] == "decoder.cross 0.8, encoder.self 0.3"
+    assert "logit std" not in row
 
 
 def test_spread_as_text(plant: Any) -> None:

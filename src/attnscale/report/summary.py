@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from attnscale.analysis.comparison import in_words, verdict, verdict_in_words
+from attnscale.analysis.curves import late_means
 from attnscale.analysis.estimate import Estimate
 from attnscale.analysis.progress import SHARES, Speed
 from attnscale.analysis.settings import Grid, Setting, short, short_names
@@ -27,20 +28,12 @@ def with_spread(estimate: Estimate | None) -> str | None:
     return f"{estimate.value:.4g} ± {estimate.std:.2g}"
 
 
-def _over_attentions(run: Run, statistic: str) -> float | None:
-    """Return the mean over a run's attentions of the last value of a statistic."""
-    values = [
-        value
-        for key, value in run.metrics.items()
-        if key.startswith("attention/") and key.endswith(f"/{statistic}") and "/head" not in key
-    ]
-    return sum(values) / len(values) if values else None
-
-
-def attention_mean(setting: Setting, statistic: str) -> float | None:
-    """Return the mean over seeds and attentions of a statistic's last value."""
-    mean = setting.estimate(partial(_over_attentions, statistic=statistic))
-    return None if mean is None else mean.value
+def at_the_end(setting: Setting, statistic: str) -> float | str | None:
+    """Return where a statistic of attentions ends, as text by kind where there are several."""
+    means = late_means(setting, statistic)
+    if len(means) < 2:
+        return next(iter(means.values()), None)
+    return ", ".join(f"{kind} {mean:.3g}" for kind, mean in means.items())
 
 
 def _at_best_epoch(run: Run, metric: str) -> float | None:
@@ -120,9 +113,9 @@ def summary(grid: Grid, answer: Answer) -> tuple[list[str], list[list[Any]]]:
                     for metric in VALIDATED
                 ),
                 f"{setting.count('diverged')} of {len(setting.runs)}",
-                attention_mean(setting, "entropy_norm"),
-                attention_mean(setting, "logit_std_row"),
-                attention_mean(setting, "logit_std_predicted"),
+                at_the_end(setting, "entropy_norm"),
+                at_the_end(setting, "logit_std_row"),
+                at_the_end(setting, "logit_std_predicted"),
                 None if speed is None or not speed.value else 1000 / speed.value,
             ]
         )
