@@ -6,7 +6,7 @@ import pytest
 
 from attnscale.config.section import plain
 from attnscale.experiment import run
-from tests.config.conftest import Bench, Own, every_way
+from tests.config.conftest import WAYS, Bench, Own, every_way
 
 # FILE stands for a path that would exist if the target had been called.
 ATTACKS: dict[str, dict[str, Any]] = {
@@ -57,6 +57,9 @@ ATTACKS: dict[str, dict[str, Any]] = {
     "misspelt": {"_target_": "torch.optim.Adamm"},
 }
 
+OF_EACH_KIND = ("method of a foreign class", "shell", "constant of the project", "partial", "list")
+"""The lock is one; what another way brings in is seen by a few."""
+
 PLACES = (
     "callbacks.attention_stats.statistics",
     "callbacks.attack",
@@ -96,8 +99,13 @@ def refused(bench: Bench, way: str, key: str, node: Any) -> str:
     return text
 
 
-@every_way
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(
+    ("way", "attack"),
+    [
+        *(("command line", attack) for attack in ATTACKS),
+        *((way, attack) for way in WAYS[1:] for attack in OF_EACH_KIND),
+    ],
+)
 def test_an_attack_is_refused(bench: Bench, way: str, attack: str) -> None:
     node = ATTACKS[attack]
     text = refused(bench, way, "callbacks.attention_stats.statistics", node)

@@ -92,6 +92,7 @@ def test_edges_of_lengths_ascend(lab: Any, edges: str) -> None:
         lab.run(*SMALL, f"task.length_edges={edges}")
 
 
+@pytest.mark.slow
 def test_batches_change_no_figure(lab: Any) -> None:
     trained = lab.run(*SMALL)
     score = ("trainer.limit_train_batches=0", f"checkpoint={trained.best_checkpoint}")
