@@ -177,6 +177,8 @@ def test_at_a_floor_nothing_is_found_but_who_gets_there_sooner(report: Make) -> 
         "the last epoch).",
         "Against scale=sqrt the difference is -0.0001 (95 % interval -0.0001 to -0.0001, paired "
         "t, 5 seeds): no difference that matters, it is smaller than 0.01004 (2 % of sqrt's mean).",
+        "Steps to 90 % of what sqrt improves by, ÷ those of sqrt: scale=none 2.00 times (2.00 to "
+        "2.00).",
     )
     none = dict(zip(whole.columns, whole.rows[0], strict=True))
     assert (none["scale"], none["verdict"]) == ("none", "equivalent")

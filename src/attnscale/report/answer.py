@@ -34,6 +34,7 @@ from attnscale.report.sentences import (
     number,
     others_sentences,
     seeds,
+    speed_sentences,
     unclaimed_sentences,
 )
 from attnscale.tracking.runs import OBJECTIVE
@@ -170,6 +171,7 @@ def make_answer(grid: Grid) -> Answer:
         *(comparison_sentence(c, best) for c in told),
         *ends_sentences(tuned),
         *others_sentences(at_bests, headline),
+        *speed_sentences(at_bests),
         *(equal_knobs_sentences(comparisons, contenders[0].knobs) if swept else ()),
         *unclaimed_sentences([*unclaimed, *([] if told else [(arm, rival)])]),
         *without_result,

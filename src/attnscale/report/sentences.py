@@ -1,18 +1,25 @@
 """Comparisons in words."""
 
+import math
 from collections.abc import Sequence
 
 from attnscale.analysis.comparison import (
     LEVEL,
     POWER,
+    as_family,
+    compare,
     holm,
     more_often,
     verdict,
     verdict_in_words,
 )
+from attnscale.analysis.progress import log_steps
 from attnscale.analysis.settings import Grid, Setting, short
 from attnscale.analysis.tuning import Arm
 from attnscale.report.comparisons import Comparison, partner
+
+SPEED_SHARE = 0.9
+"""Of what the reference improves by; the steps to there are told."""
 
 MAX_NAMED = 6
 """Settings that one sentence names."""
@@ -113,6 +120,23 @@ def others_sentences(comparisons: Sequence[Comparison], headline: Comparison | N
     ):
         lists[words] = [c.setting.label for c in others if verdict(c.difference) == side]
     return [f"{words}: {named(labels)}." for words, labels in lists.items() if labels]
+
+
+def speed_sentences(comparisons: Sequence[Comparison]) -> list[str]:
+    """Name who needs more or fewer steps than its own sqrt, beyond chance."""
+    steps = [(c, *log_steps(c.setting.runs, c.reference.runs, SPEED_SHARE)) for c in comparisons]
+    timed = [(c, logs, others, missed) for c, logs, others, missed in steps if logs]
+    differences = as_family([compare(logs, others) for _, logs, others, _ in timed])
+    labels = []
+    for (c, _, _, missed), d in zip(timed, differences, strict=True):
+        if d.better is not None and d.interval is not None:
+            ratio, low, high = (math.exp(x) for x in (d.value, d.interval.low, d.interval.high))
+            bound = "at least " if missed else ""
+            labels.append(f"{c.setting.label} {bound}{ratio:.2f} times ({low:.2f} to {high:.2f})")
+    if not labels:
+        return []
+    share = f"{100 * SPEED_SHARE:.0f} %"
+    return [f"Steps to {share} of what sqrt improves by, ÷ those of sqrt: {named(labels)}."]
 
 
 def equal_knobs_sentences(comparisons: Sequence[Comparison], knobs: Sequence[str]) -> list[str]:
