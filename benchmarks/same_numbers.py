@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="folder for the old figures, read again")
     options = parser.parse_args()
     from attnscale.attention import SCALES
-    from attnscale.renamed import METRICS, renamed
+    from attnscale.renames import METRICS, renamed
 
     runs = cases(options.modes or [*SCALES, "0.37"])
     cache = options.keep and options.keep / "old.json"

@@ -189,7 +189,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
             file.write_text(text, encoding="utf-8")
     registry = copy / REGISTRY
     text = registry.read_text(encoding="utf-8")
-    for old, new in (("normalised, scores\n", "normalised, scores, toy\n"), *REGISTERED):
+    for old, new in (("normalisation, scores\n", "normalisation, scores, toy\n"), *REGISTERED):
         assert text.count(old) == 1
         text = text.replace(old, new)
     registry.write_text(text, encoding="utf-8")

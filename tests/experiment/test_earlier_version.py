@@ -17,7 +17,7 @@ from mlflow.entities import Run
 
 HERE = Path(__file__).resolve().parents[2]
 EARLIER = "ca06e70"
-"""The last commit before scale modes became modules and names changed (``renamed.py``)."""
+"""The last commit before scale modes became modules and names changed (``renames.py``)."""
 
 AUTOENCODER = ("model.n_heads=2", "model.n_layers=2", "data.n_train=64", "trainer.max_epochs=2")
 TRANSFORMER = (

@@ -13,7 +13,7 @@ from attnscale.checks import check_choice, check_min
 from attnscale.data.batching import BlockLoader, Processes, by_sentences, by_tokens
 from attnscale.data.corpus import shift_warning
 from attnscale.data.module import DataModule
-from attnscale.data.packed import FlatTokens, Packed
+from attnscale.data.packing import FlatTokens, Packed
 from attnscale.data.vocabulary import BEGIN, END, PADDING, UNKNOWN, Preprocessing, Vocabulary
 
 log = logging.getLogger(__name__)

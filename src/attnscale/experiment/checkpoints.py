@@ -11,7 +11,7 @@ from torch import Tensor
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import typed
 from attnscale.config.targets import NO_ALLOWANCE, Targets
-from attnscale.renamed import update_checkpoint
+from attnscale.renames import update_checkpoint
 
 
 @dataclass(frozen=True)

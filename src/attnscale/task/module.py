@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torchmetrics import Metric
 
 from attnscale.data.module import DataModule
-from attnscale.renamed import update_checkpoint
+from attnscale.renames import update_checkpoint
 from attnscale.task.backward import make_backward
 from attnscale.task.groups import adjust, parameter_groups
 from attnscale.task.loop import Diverged, StepLoop

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnscale.renamed import KEYS, METRICS, earlier_metrics, renamed
+from attnscale.renames import KEYS, METRICS, earlier_metrics, renamed
 from attnscale.tracking.names import safe_name
 from attnscale.tracking.runs import Run, StoredCurves
 from attnscale.tracking.store import TIMEOUT_SECONDS, Store, open_client, sqlite_path

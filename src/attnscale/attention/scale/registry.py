@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from attnscale.attention.scale import factor, length, normalised, scores
+from attnscale.attention.scale import factor, length, normalisation, scores
 from attnscale.attention.scale.base import ArgumentError, Scale
 
 SCALES: dict[str, type[Scale]] = {
@@ -24,12 +24,12 @@ SCALES: dict[str, type[Scale]] = {
     "sqrt_d_model": factor.SqrtDModel,
     "learned": factor.Learned,
     "learned_shared": factor.LearnedShared,
-    "cosine": normalised.Cosine,
-    "qknorm": normalised.QKNorm,
-    "cosine_fixed": normalised.CosineFixed,
-    "qk_layernorm": normalised.QKLayerNorm,
-    "qk_rmsnorm": normalised.QKRMSNorm,
-    "ngpt": normalised.NGPT,
+    "cosine": normalisation.Cosine,
+    "qknorm": normalisation.QKNorm,
+    "cosine_fixed": normalisation.CosineFixed,
+    "qk_layernorm": normalisation.QKLayerNorm,
+    "qk_rmsnorm": normalisation.QKRMSNorm,
+    "ngpt": normalisation.NGPT,
     "softcap": scores.SoftCap,
     "score_layernorm": scores.ScoreLayerNorm,
     "score_batchnorm": scores.ScoreBatchNorm,

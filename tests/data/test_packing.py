@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from attnscale.data import packed
-from attnscale.data.packed import Packed
+from attnscale.data import packing
+from attnscale.data.packing import Packed
 
 SENTENCES = [[3, 1, 4, 1, 5], [], [9], [2, 6, 5, 3, 5, 8, 9, 7], [], [2**31 - 1, 0]]
 
@@ -10,7 +10,7 @@ SENTENCES = [[3, 1, 4, 1, 5], [], [9], [2, 6, 5, 3, 5, 8, 9, 7], [], [2**31 - 1,
 @pytest.fixture(params=["in memory", "mapped"])
 def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Packed:
     if request.param == "mapped":
-        monkeypatch.setattr(packed, "MAPPED_FROM_BYTES", 0)
+        monkeypatch.setattr(packing, "MAPPED_FROM_BYTES", 0)
     found = Packed(SENTENCES)
     assert isinstance(found.tokens, np.memmap) is (request.param == "mapped")
     return found

@@ -10,7 +10,7 @@ from attnscale.attention import SCALES
 from attnscale.callbacks.learned_scales import LearnedScales
 from attnscale.callbacks.watchdog import Watchdog
 from attnscale.config.targets import Targets
-from attnscale.renamed import (
+from attnscale.renames import (
     KEYS,
     METRICS,
     TARGETS,
