@@ -153,7 +153,7 @@ EXPONENTS: Rows = [
     for keys in ("own", "of another")
     for step in (0, 5)
 ]
-REFERENCES: Rows = [{"y": 0.5, "what": "½: untrained"}, {"y": 1.0, "what": "1: some aligned"}]
+REFERENCES: Rows = [{"y": 0.5, "what": "½: untrained"}, {"y": 1.0, "what": "1: aligned"}]
 LOSSES: Rows = [
     {"group": group, "x": x, "value": x / 10, "low": x / 20, "high": x / 5}
     for group in ("sqrt", "none")

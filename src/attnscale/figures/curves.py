@@ -131,7 +131,7 @@ def growth(rows: Rows) -> Spec:
         rows: ``setting``, ``attention``, ``keys`` (whose), ``step``, ``exponent``.
     """
     marks = {
-        "data": data([{"y": 0.5, "what": "½: untrained"}, {"y": 1.0, "what": "1: some aligned"}]),
+        "data": data([{"y": 0.5, "what": "½: untrained"}, {"y": 1.0, "what": "1: aligned"}]),
         "mark": {"type": "rule", "strokeDash": [4, 3], "color": "#777777"},
         "encoding": {"y": quantitative("y")},
     }

@@ -72,7 +72,7 @@ def section(grid: Grid, history: History, folder: Path) -> Section | None:
             Figure(
                 name="attention_maps",
                 spec=maps(all_maps, "Weights of one validation example under each setting"),
-                caption="The same example under each setting, first seed.",
+                caption="The first validation example under each setting, first seed that ended.",
             )
         )
     if all_histograms:

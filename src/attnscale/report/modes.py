@@ -102,11 +102,11 @@ Initial deviation: standard deviation of the logits within rows, untrained pre-n
 d_k = d_model = 64, PyTorch's initialisation, 95 % interval over seeds (`python -m src.theory`).
 ms/step and ÷ sqrt: a training step of the default Transformer and its ratio to one of `sqrt`, all
 modes in turn, medians (`python -m benchmarks.modes`). Loss and BLEU:
-`python -m src.train -m experiment=scale_modes` (the bundled corpus, one seed).
+`python -m src.train -m experiment=scale_modes` (the bundled corpus, one seed, rate 1e-3).
 
 Initial deviations were measured at the one size where `sqrt_d_model` and `mup` are `sqrt` (d_k =
-d_model = 64 = d₀); loss and BLEU were not. A BLEU near 100 with one seed ranks nothing, nor does
-the loss. `nap` was measured with `output_norm=0`.
+d_model = 64 = d₀); loss and BLEU at d_k = 32. A BLEU near 100 with one seed at one rate ranks
+nothing, nor does the loss. `nap` was measured with `output_norm=0`.
 
 {markdown_table(columns, rows)}
 

@@ -118,7 +118,7 @@ def make_report(
             "best validation loss but for the last one. − sqrt is the difference of the best at "
             "equal settings, with its own 95 % interval; verdicts go by Holm's p of all "
             "comparisons and by the margin δ, within which arms are equivalent: no difference "
-            "that matters. The last columns are means over attentions at the end",
+            "that matters. Entropy and logit std are means over attentions at the end",
         )
     ]
     at_best = tuned(grid, answer)
@@ -141,7 +141,8 @@ def make_report(
                 rows=speeds[1],
                 caption="How many times the steps of its reference a setting needs until half of "
                 "what the reference improves by is reached, and so on: geometric mean over pairs "
-                "of equal seeds, with a 95 % interval",
+                "of equal seeds, with a 95 % interval of its own, without a correction for their "
+                "number",
             )
         )
     without_result = failures(grid)

@@ -188,9 +188,11 @@ def mechanism_section(grid: Grid, max_points: int) -> Section:
                 name="score_growth",
                 spec=charts.growth(growth),
                 caption="How the spread of the scores, divided by what lengths and inputs explain, "
-                "grows with d_k: slope of ln std over ln d_k. ½ is that of untrained weights. "
+                "grows with d_k: slope of ln std over ln d_k. ½ is that of untrained weights; 1 "
+                "that of some keys of a row aligned, or of a few directions that q and k share. "
                 "Dashed: with the keys of another sequence, which keeps the directions that q and "
-                "k prefer; what is above it is alignment within a sequence.",
+                "k prefer, and alignment that all sequences share; what is above it is alignment "
+                "within a sequence.",
             )
         )
         caption = "Growth exponent at the start and at the end, 95 % interval of the fit"
@@ -231,7 +233,7 @@ def swept_section(grid: Grid) -> Section | None:
                 name=name,
                 spec=charts.against(rows, names[key], log_y=positive),
                 caption=f"Best validation loss against {names[key]}; bars from the least to the "
-                "largest over seeds. Diverged runs are left out.",
+                "largest over seeds. Runs without a result are left out.",
             )
         )
         tables.append(table_of(name, rows, f"Loss over {names[key]}"))
@@ -252,7 +254,7 @@ def swept_section(grid: Grid) -> Section | None:
             Figure(
                 name="heat_map",
                 spec=charts.heat(cells, names[numbers[0]], names[numbers[1]]),
-                caption="Best validation loss, mean over seeds; empty where a run diverged.",
+                caption="Best validation loss, mean over seeds; empty where a run was lost.",
             )
         )
     if LR in grid.keys and SCALE in grid.keys:
@@ -263,8 +265,8 @@ def swept_section(grid: Grid) -> Section | None:
                 name="learning_rates",
                 columns=columns,
                 rows=rates,
-                caption="Loss by learning rate and sensitivity: the mean loss given away over "
-                "the rates (Wortsman et al. 2023)",
+                caption="Best validation loss by learning rate; sensitivity: mean of the last loss "
+                "given away over the rates (Wortsman et al. 2023)",
             ),
         )
     if not figures and not tables:

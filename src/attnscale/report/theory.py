@@ -30,7 +30,7 @@ def variance_section(points: tables.Rows, exponents: tables.Rows) -> Section:
         title="1. How the variance of q·k grows with d_k",
         text=(
             "Points: simulation, 95 % intervals over draws of the weights. Dashed: closed form. "
-            "The slope of independent q and k is 1 in the variance, ½ in the standard deviation; "
+            "The slope of independent components is 1 in the variance, ½ in the deviation; "
             "where half of a row's keys are aligned with their query it approaches 2, and 1. The "
             "softmax sees the variance within rows only: what all keys of a row share cancels.",
         ),
@@ -100,7 +100,7 @@ def softmax_section() -> Section:
                 columns=("vector", "what it is", "largest weight"),
                 rows=tables.shifted(),
                 caption="Vectors that a popular tutorial calls increasingly sharp, and some that "
-                "are",
+                "are sharper",
             ),
             table_of("largest_weight", curve, "Every point of the figure"),
         ),
@@ -114,9 +114,9 @@ def sharpness_section(
     return Section(
         title="4. What the deviation of the logits does",
         text=(
-            "For rows of n independent normal logits of standard deviation β. The mean and the "
-            "root mean square of the Jacobian's norm do not vanish where the textbook says: what "
-            "vanishes, like 1/β, is the share of live rows.",
+            "For rows of n independent normal logits of standard deviation β. At large β the mean "
+            "of the Jacobian's norm and the share of live rows vanish like 1/β; its root mean "
+            "square like 1/√β only, so that times β, as in the gradient of q, it grows.",
         ),
         figures=(
             Figure(
@@ -163,7 +163,7 @@ def initial_section(measured: Sequence[InitialStd]) -> Section:
         text=(
             "Standard deviation of the logits within rows in the untrained models, attention.scale"
             "=sqrt, d_k = 64, mean over seeds. The tick is the prediction from the same batch's "
-            "q, k and token cosines. Few common initialisations start near 1.",
+            "q, k and token cosines.",
         ),
         figures=(
             Figure(

@@ -88,7 +88,10 @@ class NoneEquivalent(Folded):
     """The control: no scale in the forward pass, and yet the training curve of ``sqrt``."""
 
     formula = "r, with W_q initialised × 1/√d_k and its optimizer's numbers changed to match sqrt"
-    source = "derived above: the control that must train exactly as sqrt does"
+    source = (
+        "derived in docs/theory.md, section 5: trains as sqrt in exact arithmetic, without "
+        "clipping by norm"
+    )
 
     def optimizer_factors(self, d_k: int, kind: str) -> OptimizerFactors:
         """Return the factors that the module's docstring derives."""
