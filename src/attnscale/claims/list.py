@@ -74,7 +74,7 @@ CLAIMS: tuple[Claim, ...] = (
         (
             Part(
                 text="q and k are independent",
-                statistic="exponent over d_k of the scores' deviation, sizes of q and k given",
+                statistic="exponent over d_k of the scores' deviation, own − permuted keys",
                 training=mechanism.growth,
                 experiments=("claim_alignment",),
             ),
