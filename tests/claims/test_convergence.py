@@ -220,3 +220,18 @@ def test_without_an_effect_none_generalises_better() -> None:
         ]
 
     assert count(convergence.generalises, sweep).get(HOLDS, 0) <= ALLOWED
+
+
+@pytest.mark.parametrize("loss", [0.2, 0.9], ids=["both learn", "neither learns"])
+def test_a_model_without_the_factor_that_does_as_well_is_not_called_one_that_does_not_converge(
+    loss: float,
+) -> None:
+    def sweep(generator: np.random.Generator) -> list[Run]:
+        losses = {"none": loss, "sqrt": loss, "1e-20": 0.9}
+        return [
+            run
+            for scale, mean in losses.items()
+            for run in arm(scale, list(mean * (1 + 0.05 * generator.standard_normal(5))))
+        ]
+
+    assert count(convergence.not_at_all, sweep).get(HOLDS, 0) <= ALLOWED

@@ -11,6 +11,7 @@ from attnscale.claims import mechanism
 from attnscale.claims.judgement import DEPENDS, FAILS, HOLDS, OPEN
 from attnscale.tracking.runs import Run
 from tests.claims.sweeps import ALLOWED, NOISE, RATES, arm, count, judged
+from tests.support.runs import trained_run
 
 SEEDS = len(NOISE)
 
@@ -194,4 +195,25 @@ def test_independent_q_and_k_are_not_called_dependent() -> None:
         return growing((0.0, 0.0, 0.0), list(0.2 * generator.standard_normal(4)), rates=RATES[1:2])
 
     counts = count(mechanism.growth, sweep)
+    assert counts.get(FAILS, 0) + counts.get(DEPENDS, 0) <= ALLOWED, counts
+
+
+def test_one_rate_that_serves_all_is_not_called_another() -> None:
+    rates = (0.01, 0.03, 0.1, 0.3, 1.0)
+
+    def sweep(generator: np.random.Generator) -> list[Run]:
+        return [
+            trained_run(
+                scale="sqrt",
+                d_k=d_k,
+                lr=lr,
+                seed=seed,
+                loss=0.2 + 0.02 * math.log(lr / 0.1) ** 2 + 0.03 * generator.standard_normal(),
+            )
+            for d_k in (16, 64, 256)
+            for lr in rates
+            for seed in range(5)
+        ]
+
+    counts = count(mechanism.transfer, sweep)
     assert counts.get(FAILS, 0) + counts.get(DEPENDS, 0) <= ALLOWED, counts
