@@ -214,5 +214,5 @@ def test_the_theory_says_what_it_said(lab: Lab, tmp_path: Path) -> None:
         del page["claims.csv"]
         pages.append(page)
     assert len(pages[0]) > 4
-    # Formulas whose predictions were in single precision then differ by that.
-    assert_alike(pages[1], pages[0], rel=1e-6)
+    # Predictions were of all heads together then, and are of each head now.
+    assert_alike(pages[1], pages[0], rel=1e-2)

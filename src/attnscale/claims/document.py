@@ -56,7 +56,8 @@ def _judge(part: Part, evidence: Evidence, sweeps: Sweeps) -> Judgement:
     judged = [] if part.theory is None else [part.theory(evidence)]
     if runs and part.training is not None:
         trained = part.training(runs)
-        remarks = "".join(f" ({x})" for name in runs if (x := recorded[name].remarks))
+        told = dict.fromkeys(recorded[name].remarks for name in runs)
+        remarks = "".join(f" ({remark})" for remark in told if remark)
         judged.append(Judgement(trained.verdict, f"trained{remarks}: {trained.value}"))
     absent = [
         f"`python -m src.train -m experiment={name}`"
