@@ -43,6 +43,7 @@ def test_where_it_is_not_installed_one_line_says_what_to_do(
     assert explain(caught.value) == line
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("sbatch") is not None, reason="Slurm is here")
 def test_where_it_is_named_it_is_loaded(shell: Any) -> None:
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")

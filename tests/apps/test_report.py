@@ -61,6 +61,7 @@ def test_the_report_is_kept_with_the_sweep(module_shell: Any, swept: Done) -> No
     assert parent.info.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_the_newest_sweep_again_by_its_own_command(module_shell: Any, swept: Done) -> None:
     done = module_shell(app=APP)
     result = result_of(done)

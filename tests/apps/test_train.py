@@ -236,7 +236,7 @@ def test_the_default_store_is_the_projects_whatever_the_folder(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "src.train", *SHORT],
+        [sys.executable, "-m", "src.train", *SHORT, "callbacks.pictures=null"],
         cwd=elsewhere,
         env=environment,
         capture_output=True,

@@ -210,6 +210,7 @@ def rss_mib() -> float:
     return pages * 4096 / 2**20
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
 def test_many_pictures_keep_memory_flat() -> None:
     generator = np.random.default_rng(0)

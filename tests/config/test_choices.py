@@ -52,7 +52,13 @@ def test_files_combine_and_keep_their_keys(tmp_path: Path) -> None:
     assert result.last_checkpoint is not None
 
 
-@pytest.mark.parametrize("name", [*CALLBACKS, "none"])
+ALONE = [
+    name if name in ("curves", "watchdog") else pytest.param(name, marks=pytest.mark.slow)
+    for name in CALLBACKS
+]
+
+
+@pytest.mark.parametrize("name", [*ALONE, "none"])
 def test_each_stands_alone(tmp_path: Path, name: str) -> None:
     result = ran(tmp_path, f"callbacks={name}", *FAST)
     assert result.steps > 0
@@ -69,7 +75,10 @@ def test_every_debug_file_is_tried_below() -> None:
         ("default", (), 3),
         ("fdr", (), 1),
         ("limit", ("data.batch_size=4", "data.eval_batch_size=2"), 3 * 2),
-        ("overfit", ("trainer.max_epochs=20", "data.batch_size=8"), 20 * 3),
+        pytest.param(
+            *("overfit", ("trainer.max_epochs=20", "data.batch_size=8"), 20 * 3),
+            marks=pytest.mark.slow,
+        ),
         ("profiler", (), 3),
     ],
 )
@@ -89,6 +98,7 @@ def test_overfitting_repeats_its_batches(tmp_path: Path) -> None:
     assert last.metrics["train/loss"] < 0.9 * first.metrics["train/loss"]
 
 
+@pytest.mark.slow
 def test_debug_runs_with_a_model_of_its_own_choice(tmp_path: Path) -> None:
     words = ("model=transformer", "model.d_model=16", "data.n_train=40", "data.n_val=8")
     assert ran(tmp_path, "debug=fdr", *words, "data.n_test=8", "callbacks=default").steps == 1

@@ -168,7 +168,10 @@ def test_leaving_out_the_factor_alone_is_another_training(
         ("sgd", "weight_decay"),
     ],
 )
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "autoencoder" else pytest.param(n, marks=pytest.mark.slow) for n in MODELS],
+)
 def test_each_number_of_the_optimizer_matters(name: str, optimizer: str, missing: str) -> None:
     wanted = curve(name, "sqrt", 64, optimizer)
     # With all of them it is the control, whatever its class.

@@ -101,7 +101,9 @@ def test_training_is_that_of_a_textbook_loop(lab: Any) -> None:
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-@pytest.mark.parametrize("changed", ["task.block=1", "task.block=3"])
+@pytest.mark.parametrize(
+    "changed", [pytest.param("task.block=1", marks=pytest.mark.slow), "task.block=3"]
+)
 def test_blocks_change_nothing(lab: Any, changed: str, precision: str) -> None:
     fixed = (*SHORT, f"trainer.precision={precision}", "optimizer.lr=1e-2")
     first, second = lab.run(*fixed), lab.run(*fixed, changed)

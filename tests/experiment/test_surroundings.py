@@ -64,6 +64,7 @@ def test_a_run_leaves_the_process_as_it_was(lab: Any) -> None:
     assert process() == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("handler", "unfrozen")
 def test_a_frozen_process_stays_frozen(lab: Any) -> None:
     gc.freeze()

@@ -104,6 +104,7 @@ def test_batches_change_no_figure(lab: Any) -> None:
             assert other[name] == pytest.approx(value, rel=1e-5), name
 
 
+@pytest.mark.slow
 def test_dropout_is_off_in_evaluation(lab: Any) -> None:
     trained = lab.run(*SMALL, "model.dropout=0.5")
     score = (
@@ -150,6 +151,7 @@ def test_two_processes_train_like_one(lab: Any) -> None:
         assert two.metrics[name] == pytest.approx(one.metrics[name], rel=1e-4), name
 
 
+@pytest.mark.slow
 def test_eight_pairs_are_learned_by_heart(lab: Any, tmp_path: Path) -> None:
     folder = write_corpus(tmp_path / "corpus", PAIRS)
     result = lab.run(

@@ -58,7 +58,9 @@ def test_every_claim_that_is_trained_has_budgets() -> None:
     assert {file.stem for file in files} == set(CELLS)
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize(
+    "budget", ["laptop", *(pytest.param(b, marks=pytest.mark.slow) for b in ("night", "cluster"))]
+)
 @pytest.mark.parametrize("name", CELLS)
 def test_an_experiment_sweeps_what_its_budget_says(name: str, budget: str) -> None:
     config = composed(f"experiment={name}", f"budget={budget}")

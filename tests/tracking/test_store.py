@@ -313,7 +313,9 @@ def test_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:
     assert names == [("Default",), ("race",)]
 
 
-@pytest.mark.parametrize("name", ["p%20q", "100%", "it's"])
+@pytest.mark.parametrize(
+    "name", ["p%20q", *(pytest.param(n, marks=pytest.mark.slow) for n in ("100%", "it's"))]
+)
 def test_a_folder_with_a_sign_that_means_something_elsewhere(tmp_path: Path, name: str) -> None:
     store = find_store(None, tmp_path / name)
     client = open_client(store)
