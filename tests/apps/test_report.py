@@ -106,6 +106,7 @@ def test_a_mistake_is_one_line(module_shell: Any, swept: Done, argument: str, wo
     assert "Traceback" not in done.stdout
 
 
+@pytest.mark.slow
 def test_help_explains_itself(module_shell: Any) -> None:
     done = module_shell("--help", app=APP, where=False)
     assert done.returncode == 0

@@ -98,6 +98,7 @@ def test_allow_is_one_list_of_packages(shell: Any, value: str) -> None:
     assert_refused(shell, shell("-m", *SHORT, f"allow={value}"), "allow=")
 
 
+@pytest.mark.slow
 def test_own_classes_are_refused_and_then_allowed(shell: Any, toy: dict[str, str]) -> None:
     refused = shell(*SHORT, TOY, extra=toy)
     assert_refused(shell, refused, "ownpackage.Toy", "if it is your own: allow=[ownpackage]")

@@ -231,6 +231,7 @@ def test_many_pictures_keep_memory_flat() -> None:
     assert grown < 60, "a megabyte a picture: they pile up"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["autoencoder", "transformer"])
 def test_drawing_takes_little_of_a_job(
     fit: Fit, monkeypatch: pytest.MonkeyPatch, model: str

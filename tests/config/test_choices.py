@@ -73,13 +73,13 @@ def test_every_debug_file_is_tried_below() -> None:
     ("name", "more", "steps"),
     [
         ("default", (), 3),
-        ("fdr", (), 1),
+        pytest.param("fdr", (), 1, marks=pytest.mark.slow),
         ("limit", ("data.batch_size=4", "data.eval_batch_size=2"), 3 * 2),
         pytest.param(
             *("overfit", ("trainer.max_epochs=20", "data.batch_size=8"), 20 * 3),
             marks=pytest.mark.slow,
         ),
-        ("profiler", (), 3),
+        pytest.param("profiler", (), 3, marks=pytest.mark.slow),
     ],
 )
 def test_debug_runs(tmp_path: Path, name: str, more: tuple[str, ...], steps: int) -> None:

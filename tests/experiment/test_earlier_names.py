@@ -45,6 +45,7 @@ def earlier(half: str, tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_training_goes_on_as_from_a_checkpoint_of_today(lab: Any, half: str, earlier: str) -> None:
     runs = [
         lab.run(*SHORT, "trainer.max_epochs=2", f"checkpoint={path}") for path in (half, earlier)

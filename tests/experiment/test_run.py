@@ -350,6 +350,7 @@ def test_names_that_mlflow_refuses(lab: Any) -> None:
     assert result.steps == 4
 
 
+@pytest.mark.slow
 def test_an_inherited_run_id_is_left_alone(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.run(*SHORT)
     old = lab.last()

@@ -42,6 +42,7 @@ def refuse(*_: object) -> Any:
     raise AssertionError("the training data were read")
 
 
+@pytest.mark.slow
 def test_the_gain_starts_at_that_of_the_data(lab: Any) -> None:
     result = lab.run(*SHORT, "optimizer.lr=0.0")
     state = load_checkpoint(str(result.last_checkpoint))
@@ -55,6 +56,7 @@ def test_the_gain_starts_at_that_of_the_data(lab: Any) -> None:
     torch.testing.assert_close(gain, torch.tensor([math.log2(20)]))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_measures_nothing(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = lab.run(*SHORT, "trainer.max_epochs=2")
     half = lab.run(*SHORT)

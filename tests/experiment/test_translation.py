@@ -223,6 +223,7 @@ def test_a_fully_padded_batch_cannot_poison(lab: Any, tmp_path: Path, precision:
     assert result.diverged is None
 
 
+@pytest.mark.slow
 def test_only_what_was_translated_is_scored(lab: Any) -> None:
     trained = lab.run(*SMALL, "data.eval_batch_sentences=10")
     score = ("trainer.limit_train_batches=0", f"checkpoint={trained.best_checkpoint}")
