@@ -257,6 +257,7 @@ def test_the_default_store_is_the_projects_whatever_the_folder(
     assert list((copied / "outputs").glob("*/checkpoints/best.ckpt"))
 
 
+@pytest.mark.slow
 def test_a_sweep_under_a_budget_says_how_long_it_takes(shell: Any) -> None:
     cells = ("seed=0,1", "optimizer.lr=1e-3", "attention.scale=sqrt", "data.n_train=40")
     done = shell("-m", "experiment=claim_folding", *cells, *SHORT)

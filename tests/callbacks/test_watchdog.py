@@ -237,6 +237,7 @@ def test_a_head_that_was_never_live_beside_others_is_dead(fit: Fit) -> None:
     assert alarms(fit(*LONG, every, off, "model.n_heads=3", before=before)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epochs", "windows"), [(8, 2), (2, 0)])
 def test_a_resumed_run_is_compared_with_its_own_start_or_not_at_all(
     lab: Any, epochs: int, windows: int

@@ -125,6 +125,7 @@ def test_a_best_rate_at_an_end_leaves_open_what_could_change() -> None:
         assert judged(BY_INIT, wide, narrow, sqrt).verdict == verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("judge", [BY_INIT, BY_NORM, initialisation.folded])
 def test_without_an_effect_none_is_found(judge: Callable[[Results], Judgement]) -> None:
     def sweep(generator: np.random.Generator) -> list[Run]:

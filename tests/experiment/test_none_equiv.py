@@ -195,6 +195,7 @@ SHORT = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "optimizer",
     [

@@ -46,6 +46,7 @@ def test_no_logit_stays_above_the_threshold(lab: Any) -> None:
     assert largest(lab, clipped) == pytest.approx(TAU, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_growing_logits_are_held(lab: Any) -> None:
     more = ("optimizer.lr=3e-3", "trainer.max_epochs=20")
     free, clipped = (lab.run(*SHORT, *more, *clip) for clip in ((), ("attention.qk_clip=5",)))

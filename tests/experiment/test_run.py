@@ -240,6 +240,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(lab: Any) -> None:
     assert lab.last().data.tags["resumed_from"] == half.last_checkpoint
 
 
+@pytest.mark.slow
 def test_a_resumed_run_remembers_the_best(lab: Any) -> None:
     half = lab.run(*SHORT, "optimizer.lr=1e-3")
     config = lab.config(

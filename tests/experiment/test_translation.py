@@ -175,6 +175,7 @@ def test_eight_pairs_are_learned_by_heart(lab: Any, tmp_path: Path) -> None:
     assert len(made) == len(given)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_carries_its_vocabularies(lab: Any) -> None:
     result = lab.run(*SMALL)
     state = load_checkpoint(str(result.best_checkpoint))
