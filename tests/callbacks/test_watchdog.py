@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attnscale.attention import attentions
 from attnscale.callbacks.watchdog import MAX_LINES, Watchdog
+from attnscale.config.section import plain
 from attnscale.experiment import train as training
 from attnscale.experiment.assemble import Parts, assemble
 from tests.apps.conftest import Shell, shell
@@ -360,6 +361,8 @@ SPOILED = """
 import json, os, sys
 from pathlib import Path
 import torch
+from attnscale.config.schema import TrainConfig
+from attnscale.config.section import typed
 from attnscale.experiment import run
 from attnscale.task.reconstruction import Reconstruction
 
@@ -371,7 +374,7 @@ def loss(self, batch):
     return found * torch.nan if bad else found
 
 Reconstruction.loss = loss
-config = json.loads(Path(sys.argv[1]).read_text())
+config = typed(TrainConfig, json.loads(Path(sys.argv[1]).read_text()))
 result = run(config)
 name = "rank" + os.environ["RANK"] + ".json"
 Path(sys.argv[1]).with_name(name).write_text(json.dumps([result.diverged, result.steps]))
@@ -385,7 +388,7 @@ def test_one_process_of_two_that_fails_ends_both(lab: Any, statistics: bool) -> 
     config = lab.config(*AUTOENCODER, *LIGHT, *more, "trainer=ddp_cpu", "trainer.max_epochs=3")
     script, given = lab.path / "spoiled.py", lab.path / "config.json"
     script.write_text(SPOILED)
-    given.write_text(json.dumps(config))
+    given.write_text(json.dumps(plain(config)))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     done = subprocess.run(
         [*command, "--nproc-per-node", "2", str(script), str(given)],
