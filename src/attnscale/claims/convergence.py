@@ -61,7 +61,7 @@ def slower(*, above: int) -> Callable[[Results], Judgement]:
     """
 
     def judge(results: Results) -> Judgement:
-        findings, told = [], []
+        findings, ratio_texts = [], []
         for cell, pair in _pairs(results, above):
             none, sqrt = _runs(pair.a, pair.values_a), _runs(pair.b, pair.values_b)
             falls, rises, remarks = _either_way(cell, pair)
@@ -71,10 +71,10 @@ def slower(*, above: int) -> Callable[[Results], Judgement]:
                     difference = compare(a, b, margin=None if missed else STEPS_MARGIN)
                     label = f"{cell.name}, ln steps to {100 * share:g} %, none − sqrt"
                     findings.append(Finding(label, difference, falls, rises, remarks))
-            told.append(f"{cell.name}: {_in_words(none, sqrt)}")
+            ratio_texts.append(f"{cell.name}: {_in_words(none, sqrt)}")
         says = {"higher": HOLDS, "lower": FAILS, "equivalent": FAILS}
-        found = judgement(family(findings), says, missing="missing: arms none and sqrt")
-        return Judgement(found.verdict, "; ".join([found.value, *told]))
+        speed_judgement = judgement(family(findings), says, missing="missing: arms none and sqrt")
+        return Judgement(speed_judgement.verdict, "; ".join([speed_judgement.value, *ratio_texts]))
 
     return judge
 
@@ -126,14 +126,14 @@ def not_at_all(results: Results) -> Judgement:
         ]
         sure = all(usual) and not remarks
         findings.append(verdict_of(*(not one for one in learned)) if sure else OPEN)
-        told = (
+        counts = (
             f"{sum(learned)} of {len(learned)} runs of none and {sum(usual)} of {len(usual)} of "
             f"sqrt below {border:.3g} (without attention {flat.mean_loss:.3g}; δ = "
             f"{margin.value:.2g}, {margin.source})",
             f"mean best loss of none {best.mean_loss:.3g}, of sqrt {sqrt.mean_loss:.3g}",
             _little(none, sqrt.mean_loss),
         )
-        parts.append(f"{cell.name}: {', '.join((*told, *remarks))}")
+        parts.append(f"{cell.name}: {', '.join((*counts, *remarks))}")
     if not findings:
         return Judgement(OPEN, "missing: arms none and sqrt at d_k above 64")
     return Judgement(together(findings), "; ".join(parts))

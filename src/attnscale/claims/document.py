@@ -56,8 +56,8 @@ def _judge(part: Part, evidence: Evidence, sweeps: Sweeps) -> Judgement:
     judged = [] if part.theory is None else [part.theory(evidence)]
     if runs and part.training is not None:
         trained = part.training(runs)
-        told = dict.fromkeys(recorded[name].remarks for name in runs)
-        remarks = "".join(f" ({remark})" for remark in told if remark)
+        distinct_remarks = dict.fromkeys(recorded[name].remarks for name in runs)
+        remarks = "".join(f" ({remark})" for remark in distinct_remarks if remark)
         judged.append(Judgement(trained.verdict, f"trained{remarks}: {trained.value}"))
     absent = [
         f"`python -m src.train -m experiment={name}`"

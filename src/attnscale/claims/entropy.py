@@ -84,8 +84,8 @@ def correlation(results: Results) -> Judgement:
         OPEN if p >= 1 - LEVEL else HOLDS if r < 0 else FAILS
         for (r, _), p in zip(correlations, adjusted, strict=True)
     ]
-    told = [f"{part}, p = {p:.2g}" for part, p in zip(parts, adjusted, strict=True)]
-    return Judgement(together(verdicts), "; ".join(told))
+    correlation_texts = [f"{part}, p = {p:.2g}" for part, p in zip(parts, adjusted, strict=True)]
+    return Judgement(together(verdicts), "; ".join(correlation_texts))
 
 
 def lead(results: Results) -> Judgement:

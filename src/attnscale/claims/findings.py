@@ -91,9 +91,9 @@ class Cell:
 
 def setting_at(arm: Arm, other: Setting) -> Setting | None:
     """Return the setting of an arm whose knobs are those of another arm's, or None."""
-    wanted = {key: other.values.get(key) for key in arm.knobs}
+    knob_values = {key: other.values.get(key) for key in arm.knobs}
     return next(
-        (s for s in arm.settings if {key: s.values[key] for key in arm.knobs} == wanted), None
+        (s for s in arm.settings if {key: s.values[key] for key in arm.knobs} == knob_values), None
     )
 
 

@@ -24,12 +24,12 @@ NO_GAP = "no gap between none and sqrt, nothing to replace, or missing arms"
 def _with_gap(results: Results) -> list[Cell]:
     """Return the cells where none is worse than sqrt."""
     both = [cell for cell in cells(results) if {"none", "sqrt"} <= cell.arms.keys()]
-    found = {
+    worse = {
         finding.label
         for finding in compare_best((c.name, c.arms["none"], c.arms["sqrt"], c) for c in both)
         if finding.difference is not None and finding.side == "higher"
     }
-    return [cell for cell in both if cell.name in found]
+    return [cell for cell in both if cell.name in worse]
 
 
 def folded(results: Results) -> Judgement:

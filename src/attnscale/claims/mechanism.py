@@ -85,7 +85,7 @@ def growth(results: Results) -> Judgement:
     ``score_std_permuted``: keys of another sequence, which cannot be paired with their queries. ½
     itself is no measure: independent vectors with preferred directions grow faster.
     """
-    findings, told = [], []
+    findings, exponent_texts = [], []
     for name, by_size in _sizes(results).items():
         bests = {d_k: cell.arms["sqrt"].best() for d_k, cell in by_size.items()}
         for moment in MOMENTS:
@@ -103,11 +103,11 @@ def growth(results: Results) -> Judgement:
                 difference = compare(real, permuted, margin=EXPONENT_MARGIN)
                 findings.append(Finding(f"{label}, − that of permuted keys", difference))
             if real:
-                told.append(f"{label}: {sum(real.values()) / len(real):.3g}")
+                exponent_texts.append(f"{label}: {sum(real.values()) / len(real):.3g}")
     lacking = "missing: attention/*/score_std_relative and _permuted of sqrt at several d_k"
     says = {"equivalent": HOLDS, "lower": FAILS, "higher": FAILS}
     judged = judgement(family(findings), says, missing=lacking)
-    return Judgement(judged.verdict, "; ".join([judged.value, *told]))
+    return Judgement(judged.verdict, "; ".join([judged.value, *exponent_texts]))
 
 
 def _log_statistic(setting: Setting, statistic: str, moment: float) -> Values:

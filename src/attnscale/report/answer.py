@@ -157,23 +157,23 @@ def make_answer(grid: Grid) -> Answer:
         if (other := partner(a, contenders)) is not None
         and not any(c.setting in a.settings for c in at_bests)
     ]
-    told = [] if headline is None else [headline]
-    objection = _objection(arm, lowest, bests, [*at_bests, *told])
+    headlines = [] if headline is None else [headline]
+    objection = _objection(arm, lowest, bests, [*at_bests, *headlines])
     best = lowest if objection is None else None
     tuned = [
         a
         for a in every
         if lowest in a.settings
-        or any(s in a.settings for c in told for s in (c.setting, c.reference))
+        or any(s in a.settings for c in headlines for s in (c.setting, c.reference))
     ]
     sentences = [
         _first(lowest) if objection is None else f"Nobody is named best: {objection}.",
-        *(comparison_sentence(c, best) for c in told),
+        *(comparison_sentence(c, best) for c in headlines),
         *ends_sentences(tuned),
         *others_sentences(at_bests, headline),
         *speed_sentences(at_bests),
         *(equal_knobs_sentences(comparisons, contenders[0].knobs) if swept else ()),
-        *unclaimed_sentences([*unclaimed, *([] if told else [(arm, rival)])]),
+        *unclaimed_sentences([*unclaimed, *([] if headlines else [(arm, rival)])]),
         *without_result,
     ]
     return Answer(tuple(sentences), best, tuple(comparisons), tuple(at_bests), headline)
