@@ -32,7 +32,12 @@ TARGETS: Table = {
 }
 """Values of ``_target_``."""
 
-ADDED: dict[str, Any] = {"budget": None, "margin": {"relative": 0.0, "absolute": 0.0}}
+ADDED: dict[str, Any] = {
+    "budget": None,
+    "margin": {"relative": 0.0, "absolute": 0.0},
+    "resume": None,
+    "trust": False,
+}
 """Sections of the configuration that there were not, with values that change nothing."""
 
 METRICS: Table = {r"^(attention/.+)/temperature$": r"\1/learned_scale"}

@@ -1,15 +1,13 @@
 """How an app is launched: one line for a person's mistake, true statuses, and a summary."""
 
 import difflib
-import json
 import os
 import re
-import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig
@@ -27,64 +25,69 @@ from attnscale.cli.report import finish
 from attnscale.cli.screen import sweep_table
 from attnscale.config.build import register
 from attnscale.config.hydra_section import bounded_hydra
-from attnscale.experiment.result import RUN_FILE
+from attnscale.experiment.signals import end_on_signals, stopped_status
 from attnscale.experiment.surroundings import same_environment
+from attnscale.sweep.ends import end_lost
+from attnscale.sweep.going_on import command
 from attnscale.sweep.overrides import allowed
-from attnscale.sweep.state import LAUNCHED, Sweep, read_jobs
-from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
+from attnscale.sweep.state import LAUNCHED, Job, Sweep
+from attnscale.tracking.record import FAILED, FINISHED, KILLED
 
 __all__ = ["answer", "launch", "run_job"]
 
 HYDRA_VARIABLE = "HYDRA_FULL_ERROR"
+STOPPED = 128
+"""What a shell adds to the number of the signal that ended a program."""
 
 register()
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, handled like a Ctrl-C."""
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    # Once is enough: a second signal must not interrupt the writing of the record.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Terminated
-
-
-def _end_lost(sweep: Sweep, index: int, status: str) -> None:
-    """End the run of a job that ended without a word, so that it does not look alive."""
-    file = sweep.folder / str(index) / RUN_FILE
-    if file.is_file():
-        run_id = json.loads(file.read_text())["run_id"]
-        Record.attach(sweep.record.store, run_id).end(status)
+def _end_of(jobs: Sequence[Job], total: int | None, interrupted: bool) -> tuple[str, str]:
+    """Return a sweep's status, and how many jobs finished in words."""
+    finished = [job for job in jobs if job.status == FINISHED]
+    count = max(total or 0, len(jobs))
+    status = KILLED if interrupted else FINISHED if len(finished) == count else FAILED
+    return status, f"{len(finished)} of {count} jobs finished"
 
 
 def _finish_sweep(sweep: Sweep, interrupted: bool, problem: str | None) -> int:
     """End the parent run, print the table, and return the exit status."""
-    jobs = read_jobs(sweep.folder)
-    if not jobs and problem is not None:
-        # Nothing was run: there is nothing to record.
-        sweep.record.end(FAILED)
-        sweep.record.delete()
-        return 1
-    for job in jobs:
-        if job.status == "LOST":
-            _end_lost(sweep, job.index, KILLED if interrupted else FAILED)
-    bad = [job for job in jobs if job.status != "FINISHED"]
-    status = KILLED if interrupted else FAILED if bad or problem else FINISHED
-    ended = f"{len(jobs) - len(bad)} of {len(jobs)} started jobs finished"
-    note = f"Sweeps {sweep.described}. {status}, {time.strftime('%F %T')}: {ended}."
-    sweep.record.tags({"mlflow.note.content": note})
-    table = sweep_table(jobs)
-    sweep.record.text(table + "\n", "summary.txt")
-    print(f"\n{table}\n\n{ended}; status {status}.", flush=True)  # noqa: T201
-    if sweep.report and jobs and not interrupted:
-        first = finish(sweep.record, sweep.folder, sweep.experiment, sweep.described)
-        sweep.record.tags({"mlflow.note.content": f"{note} {first}".strip()})
-    sweep.record.end(status)
-    name = sweep.folder.name
-    print(f"Compare: {sweep.record.store.ui_command()}  (filter: tags.sweep = '{name}')")  # noqa: T201
-    print(f"Draw:    python -m src.curves sweep={name}", flush=True)  # noqa: T201
-    return 1 if bad or problem else 0
+    launch, record = sweep.launch, sweep.record
+    status, jobs = (KILLED if interrupted else FAILED), []
+    try:
+        jobs = end_lost(sweep.folder, record.store, launch, interrupted=interrupted)
+        if not jobs and problem is not None:
+            return 1
+        status, ended = _end_of(jobs, launch.jobs, interrupted)
+        status = FAILED if problem and status == FINISHED else status
+        note = f"Sweeps {launch.described}. {status}, {time.strftime('%F %T')}: {ended}."
+        record.tags({"mlflow.note.content": note})
+        table = sweep_table(jobs)
+        record.text(table + "\n", "summary.txt")
+        print(f"\n{table}\n\n{ended}; status {status}.", flush=True)  # noqa: T201
+        if sweep.report and jobs and not interrupted:
+            try:
+                first = finish(record, sweep.folder, launch)
+                record.tags({"mlflow.note.content": f"{note} {first}".strip()})
+            except KeyboardInterrupt:
+                status = KILLED
+                raise
+            except Exception as error:
+                status = FAILED
+                words = " ".join(str(error).split())
+                print(f"The report could not be written: {type(error).__name__}: {words}")  # noqa: T201
+        print(f"Compare: {record.store.ui_command()}  (filter: tags.sweep = '{launch.name}')")  # noqa: T201
+        print(f"Draw:    python -m src.curves sweep={launch.name}", flush=True)  # noqa: T201
+        if status != FINISHED:
+            print(f"Go on:   {command(launch, sweep.folder)}", flush=True)  # noqa: T201
+    finally:
+        # Whatever happens, the record ends.
+        replace(launch, status=status).save(sweep.folder)
+        record.end(status)
+        if not jobs and problem is not None:
+            # Nothing was run: there is nothing to record.
+            record.delete()
+    return int(status != FINISHED)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -130,7 +133,7 @@ def _outcome(main: Callable[[], object]) -> tuple[int, str | None]:
         with bounded_hydra(allowed(sys.argv[1:])):
             main()
     except KeyboardInterrupt as stop:
-        return (143 if isinstance(stop, Terminated) else 130), "Stopped."
+        return stopped_status(stop), "Stopped."
     except SystemExit as stop:
         if isinstance(stop.code, str):
             return 1, stop.code
@@ -149,8 +152,8 @@ def _outcome(main: Callable[[], object]) -> tuple[int, str | None]:
 def launch(main: Callable[[], object]) -> None:
     """Run an app's ``main`` and end the program with its exit status.
 
-    0: all is well; 1: a mistake or a failed job; 130: Ctrl-C; 143: SIGTERM. Set HYDRA_FULL_ERROR=1
-    for tracebacks.
+    0: all is well; 1: a mistake or a failed job; 128 and the signal's number: ended by it, 130 for
+    Ctrl-C, 143 for SIGTERM. Set HYDRA_FULL_ERROR=1 for tracebacks.
     """
     sweeps: list[Sweep] = []
     LAUNCHED.set(sweeps)
@@ -159,10 +162,13 @@ def launch(main: Callable[[], object]) -> None:
         # person asked for is in another variable, where jobs see it.
         os.environ[TRACEBACK_VARIABLE] = os.environ.get(HYDRA_VARIABLE, "0")
         os.environ[HYDRA_VARIABLE] = "1"
-        signal.signal(signal.SIGTERM, _terminate)
+        end_on_signals()
         code, problem = _outcome(main)
         for sweep in sweeps:
-            code = max(code, _finish_sweep(sweep, code in (130, 143), problem))
+            try:
+                code = max(code, _finish_sweep(sweep, code > STOPPED, problem))
+            except KeyboardInterrupt as stop:
+                code, problem = stopped_status(stop), "Stopped."
     if problem is not None:
         sys.stdout.flush()
         print(problem, file=sys.stderr, flush=True)  # noqa: T201 -- the last word on the screen

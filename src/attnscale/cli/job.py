@@ -19,9 +19,15 @@ from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import Targets
 from attnscale.experiment import Result
+from attnscale.experiment.demand import threads_for
 from attnscale.experiment.result import WORST, default_name
+from attnscale.sweep.going_on import take_lock
+from attnscale.sweep.machine import cores
+from attnscale.sweep.orphans import mark_orphans
 from attnscale.sweep.overrides import allowed, check, describe
-from attnscale.sweep.state import Job, Launch
+from attnscale.sweep.state import JOB_FILE, RUNNING, Job, Launch, job_file
+from attnscale.tracking.liveness import Process
+from attnscale.tracking.record import FAILED, FINISHED, KILLED
 from attnscale.tracking.store import find_store
 
 TRACEBACK_VARIABLE = "ATTNSCALE_FULL_ERROR"
@@ -36,11 +42,13 @@ def wants_traceback() -> bool:
 
 def reason(error: BaseException) -> str:
     """Return an error in one line; the type is named where the message alone would not do."""
+    if isinstance(error, SystemExit) and not isinstance(error.code, str):
+        return f"sys.exit({'' if error.code is None else error.code}) was called"
     text = " ".join(str(error).split())
-    return text if isinstance(error, USER_ERRORS) and text else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, (*USER_ERRORS, SystemExit)) and text else f"{type(error).__name__}: {text}"
 
 
-def end_with(error: Exception) -> NoReturn:
+def end_with(error: BaseException) -> NoReturn:
     """End the program with status 1 and the error as its last word."""
     log.error("Traceback", exc_info=error, extra={"file_only": True})
     if wants_traceback() or not isinstance(error, USER_ERRORS):
@@ -81,7 +89,10 @@ def _run(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
         store = find_store(config.tracking.uri, project_root())
         say(f"Recording to {store.uri} ({store.origin})")
         say(f"See it with: {store.ui_command()}")
+        mark_orphans(store, config.tracking.experiment)
     config.tracking.run_name = config.tracking.run_name or name
+    if config.threads is None:
+        config.threads = threads_for(config.model, cores())
     # Seconds of importing, which a mistake above should not wait for.
     from attnscale.experiment import run
     from attnscale.experiment.surroundings import forget_peak
@@ -118,30 +129,41 @@ def run_job(
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
-    sweep, name, index = None, "run", 0
+    sweep, file = None, folder / JOB_FILE
+    job = Job(index=0, name="run", status=RUNNING, folder=str(folder))
     if hydra.mode == RunMode.MULTIRUN:
-        sweep = Launch.load(Path(hydra.sweep.dir))
-        index, overrides = hydra.job.num, list(hydra.overrides.task)
+        root, index = Path(hydra.sweep.dir), hydra.job.num
+        sweep, file = Launch.load(root), job_file(root, index)
+        overrides = list(hydra.overrides.task)
         name = f"{describe(overrides, sweep.swept) or 'job'} ({_mark(folder.parent)})"
+        # A launcher that plans has left word of it.
+        job = replace(
+            Job.load(file) if file.is_file() else Job(index=index, name=name, status=RUNNING),
+            name=name,
+            status=RUNNING,
+            folder=str(folder),
+            overrides=overrides,
+        )
         say(f"Job {index}: {name}")
-    job = Job(index=index, name=name, status="RUNNING", pid=os.getpid())
-    job.save(folder)
-    try:
-        result = work(config, sweep, name)
-    except KeyboardInterrupt:
-        replace(job, status="KILLED", error="interrupted").save(folder)
-        raise
-    except Exception as error:
-        text = reason(error)
-        replace(job, status="FAILED", error=text).save(folder)
-        if sweep is not None:
-            log.error("Traceback", exc_info=error, extra={"file_only": True})
-            log.error("Job %s failed: %s", index, text)
-            if wants_traceback():
-                traceback.print_exception(error)
-            return WORST
-        end_with(error)
-    replace(job, status="FINISHED", result=result).save(folder)
+    job = replace(job, process=str(Process.current()), error=None)
+    with take_lock(folder, f"folder={folder}"):
+        job.save(file)
+        try:
+            result = work(config, sweep, job.name)
+        except KeyboardInterrupt as stop:
+            replace(job, status=KILLED, error=f"stopped by {stop}".strip()).save(file)
+            raise
+        except (Exception, SystemExit) as error:
+            text = reason(error)
+            replace(job, status=FAILED, error=text).save(file)
+            if sweep is not None:
+                log.error("Traceback", exc_info=error, extra={"file_only": True})
+                log.error("Job %s failed: %s", job.index, text)
+                if wants_traceback():
+                    traceback.print_exception(error)
+                return WORST
+            end_with(error)
+        replace(job, status=FINISHED, result=result).save(file)
     if sweep is None:
         store = find_store(config.tracking.uri, project_root())
         show(result, store.ui_command())

@@ -14,6 +14,7 @@ from tabulate import tabulate
 from attnscale.cli.screen import number, say
 from attnscale.config.app_schema import CurvesConfig, ReportConfig
 from attnscale.config.build import project_root, shortened, shown_path, to_object
+from attnscale.sweep.state import Launch
 from attnscale.tracking.history import History
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import Store, find_store
@@ -131,22 +132,15 @@ def run_report(composed: DictConfig) -> None:
             attach(Record.attach(store, parent.run_id), report)
 
 
-def finish(record: Record, folder: Path, experiment: str, described: str) -> str:
-    """Write the report at the end of a sweep, print it, keep it; return its first sentence.
-
-    A report that fails is told in one line and breaks nothing: the runs are recorded.
-    """
+def finish(record: Record, folder: Path, launch: Launch) -> str:
+    """Write the report at the end of a sweep, print it, keep it; return its first sentence."""
     from attnscale.analysis.settings import Asked
 
-    try:
-        selection = Asked(folder.name, (), None, experiment)
-        report = write(record.store, selection, folder / "report", title=f"Sweep of {described}")
-        tell(report, _print)
-        attach(record, report)
-    except Exception as error:
-        words = " ".join(str(error).split())
-        _print(f"The report could not be written: {type(error).__name__}: {words}")
-        return ""
+    selection = Asked(launch.name, (), None, launch.experiment)
+    title = f"Sweep of {launch.described}"
+    report = write(record.store, selection, folder / "report", title=title)
+    tell(report, _print)
+    attach(record, report)
     return report.answer.sentences[0]
 
 

@@ -5,6 +5,7 @@ What a ``_target_`` in it may be, and how it is called, is in ``config/targets.p
 
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Sequence
@@ -22,6 +23,11 @@ from attnscale.config.section import typed
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 
 T = TypeVar("T")
+
+LAUNCH_FILES = {"outputs": "job.json", "multirun": "sweep.json"}
+"""The file that makes a folder one of a launch."""
+
+RUN_ID_FILES = ("sweep.json", "run.json")
 
 
 def project_root() -> Path:
@@ -136,9 +142,39 @@ def register() -> None:
     OmegaConf.register_new_resolver("scale_modes", lambda: ", ".join(SCALES), replace=True)
     OmegaConf.register_new_resolver("choices", choices, replace=True)
     # One id per launch: Hydra copies the cache from the sweep to its jobs.
-    OmegaConf.register_new_resolver(
-        "launch_id",
-        lambda: f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{os.getpid():x}{uuid.uuid4().hex[:4]}",
-        replace=True,
-        use_cache=True,
-    )
+    OmegaConf.register_new_resolver("launch_id", launch_id, replace=True, use_cache=True)
+    OmegaConf.register_new_resolver("launch_folder", launch_folder, replace=True, use_cache=True)
+
+
+def launch_id() -> str:
+    """Return a name for a launch: when, and a mark that no other has."""
+    return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{os.getpid():x}{uuid.uuid4().hex[:4]}"
+
+
+def launch_folder(kind: str, resume: str | None) -> str:
+    """Return the folder of a launch: a new one, or that of the launch that goes on.
+
+    Args:
+        kind: "outputs" for single runs, "multirun" for sweeps.
+        resume: None; "last" for the newest; or its name, folder, or the id of one of its runs.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    root = project_root() / kind
+    if resume is None:
+        return str(root / launch_id())
+    if resume == "last":
+        files = root.glob(f"*/{LAUNCH_FILES[kind]}")
+        newest = max(files, key=lambda file: file.stat().st_mtime, default=None)
+        if newest is None:
+            raise ValueError(f"resume=last: there is nothing in {root}")
+        return str(newest.parent)
+    for folder in (root / resume, Path(resume)):
+        if (folder / LAUNCH_FILES[kind]).is_file():
+            return str(folder.resolve())
+    if re.fullmatch("[0-9a-f]{32}", resume):
+        for file in root.rglob("*.json"):
+            if file.name in RUN_ID_FILES and resume in file.read_text():
+                return str(root / file.relative_to(root).parts[0])
+    raise ValueError(f"resume={resume}: no such {'sweep' if kind == 'multirun' else 'run'}")

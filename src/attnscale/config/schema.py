@@ -257,6 +257,8 @@ class TrainConfig:
     threads: int | None = MISSING
     allocator: str = MISSING
     checkpoint: str | None = MISSING
+    resume: str | None = MISSING
+    trust: bool = MISSING
     folder: str = MISSING
     report: bool = MISSING
     tags: dict[str, Any] = MISSING

@@ -8,21 +8,25 @@ from omegaconf import DictConfig
 
 from attnscale.sweep.overrides import parse
 
-PLUGINS = {"launcher": BasicLauncher, "sweeper": BasicSweeper}
-"""Hydra's own: all combinations, one after the other."""
+def _name(plugin: type) -> str:
+    return f"{plugin.__module__}.{plugin.__qualname__}"
 
 
 def n_jobs(hydra: DictConfig, overrides: Sequence[str]) -> int | None:
-    """Return how many jobs a sweep runs one after the other; None if nobody knows, or they do not.
+    """Return how many jobs a sweep has; None if nobody knows before it ends.
 
     Args:
         hydra: The section ``hydra``.
         overrides: Those of the experiment's file, then those of the command line.
     """
-    for name, plugin in PLUGINS.items():
-        if hydra[name].get("_target_") != f"{plugin.__module__}.{plugin.__qualname__}":
-            return None
+    if hydra.sweeper.get("_target_") != _name(BasicSweeper):
+        return None
     return sum(map(len, BasicSweeper.split_arguments(parse(overrides), max_batch_size=None)))
+
+
+def runs_in_turn(hydra: DictConfig) -> bool:
+    """Whether jobs run one after the other in the launching process, by Hydra's own launcher."""
+    return bool(hydra.launcher.get("_target_") == _name(BasicLauncher))
 
 
 def duration(seconds: float) -> str:

@@ -11,14 +11,27 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnscale.config.build import project_root, resolve, shown_path
 from attnscale.config.targets import Targets
-from attnscale.sweep.forecast import duration, n_jobs
+from attnscale.sweep.forecast import duration, n_jobs, runs_in_turn
+from attnscale.sweep.going_on import (
+    check_code,
+    earlier,
+    sweep_name,
+    take_lock,
+    tell_unfinished,
+)
+from attnscale.sweep.orphans import mark_orphans
 from attnscale.sweep.overrides import allowed, check, describe, parse, swept_keys
 from attnscale.sweep.state import LAUNCHED, Launch, Sweep
+from attnscale.tracking.liveness import Process
+from attnscale.tracking.provenance import code_state
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
 
 SLURM_LAUNCHER = "hydra_plugins.attnscale.SlurmSweepLauncher"
 """``_target_`` of ``hydra/launcher=slurm``; what it needs is loaded only where it is named."""
+
+LOCAL_LAUNCHER = "hydra_plugins.attnscale.LocalLauncher"
+"""``_target_`` of ``hydra/launcher=local``."""
 
 
 def _check_targets(config: DictConfig, targets: Targets) -> None:
@@ -71,41 +84,71 @@ class SweepHook(Callback):
             check(all_overrides, config.attention.scale)
         if swept_keys(overrides, ()).count("budget"):
             raise ValueError("budget: is one for all jobs; start a sweep for each")
-        self.jobs = n_jobs(config.hydra, all_overrides)
-        if config.get("budgets") and self.jobs is not None:
-            seconds = self.jobs * config.budgets[config.budget].seconds
-            print(  # noqa: T201
-                f"Budget {config.budget}: {self.jobs} jobs, about {duration(seconds)} on one core "
-                "if nothing is overridden; they run one after the other"
-            )
+        launcher = str(config.hydra.launcher.get("_target_"))
         folder = Path(str(config.hydra.sweep.dir))
-        name = folder.name
-        swept = swept_keys(overrides, params)
+        count = n_jobs(config.hydra, all_overrides)
+        self.jobs = count if runs_in_turn(config.hydra) else None
+        if config.get("budgets") and count is not None:
+            seconds = count * config.budgets[config.budget].seconds
+            print(  # noqa: T201
+                f"Budget {config.budget}: {count} jobs, about {duration(seconds)} on one core "
+                "if nothing is overridden"
+            )
+        old = earlier(folder, config.get("resume"), launcher)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = take_lock(folder, f"resume={config.get('resume')}")
+        if launcher == LOCAL_LAUNCHER:
+            from attnscale.sweep import local
+
+            local.register(LOCAL_LAUNCHER)
+            local.warm_up()
         store = find_store(config.tracking.uri, project_root())
         print(f"Recording to {store.uri} ({store.origin})")  # noqa: T201 -- before logging is set up
         print(f"See it with: {store.ui_command()}")  # noqa: T201
-        folder.mkdir(parents=True, exist_ok=True)
+        mark_orphans(store, config.tracking.experiment)
+        swept = swept_keys(overrides, params)
         described = describe(all_overrides, swept) or "one job"
-        record = Record.start(
-            store,
+        code = code_state(project_root())
+        if old is None:
+            name = sweep_name(folder)
+            record = Record.start(
+                store,
+                experiment=config.tracking.experiment,
+                name=f"sweep {described} ({name.rpartition('_')[2]})",
+                tags={
+                    "sweep": name,
+                    "kind": "sweep",
+                    **({} if count is None else {"jobs": str(count)}),
+                    "overrides": " ".join(overrides),
+                    "folder": str(folder),
+                    "mlflow.note.content": f"Sweeps {described}. Since {time.strftime('%F %T')}.",
+                },
+            )
+        else:
+            check_code(old.code, code, trust=bool(config.get("trust")), resume=str(config.resume))
+            name, swept = old.name, [*old.swept, *(key for key in swept if key not in old.swept)]
+            record = Record.reopen(store, old.parent)
+            record.tags({"overrides": " ".join(overrides)})
+        launch = Launch(
+            parent=record.run_id,
+            name=name,
+            swept=swept,
+            allow=list(targets.allow),
+            store=store.uri,
             experiment=config.tracking.experiment,
-            name=f"sweep {described} ({name.rpartition('_')[2]})",
-            tags={
-                "sweep": name,
-                "kind": "sweep",
-                **({} if self.jobs is None else {"jobs": str(self.jobs)}),
-                "overrides": " ".join(overrides),
-                "folder": str(folder),
-                "mlflow.note.content": f"Sweeps {described}. Since {time.strftime('%F %T')}.",
-            },
+            described=described,
+            overrides=overrides,
+            process=str(Process.current()),
+            jobs=count,
+            code=code,
+            launcher=launcher,
         )
         # From here on the program's end also ends the record.
-        ends_with_report = bool(config.get("report"))
-        LAUNCHED.get([]).append(
-            Sweep(folder, record, described, config.tracking.experiment, ends_with_report)
-        )
-        Launch(record.run_id, name, swept, list(targets.allow)).save(folder)
+        LAUNCHED.get([]).append(Sweep(folder, record, launch, bool(config.get("report")), lock))
+        launch.save(folder)
         print(f"Sweep in {shown_path(folder)}", flush=True)  # noqa: T201
+        if old is None:
+            tell_unfinished(folder, overrides)
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Say how many jobs are left, and how long that takes at the mean of those before."""

@@ -38,6 +38,15 @@ def _command(root: Path) -> str:
     return shlex.join(sys.argv)
 
 
+def code_state(root: Path) -> dict[str, str]:
+    """Return the commit of a checkout and whether it has changes, "unknown" where git is not."""
+    commit, changes = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain")
+    return {
+        "commit": commit or "unknown",
+        "dirty": "unknown" if changes is None else str(bool(changes)).lower(),
+    }
+
+
 def provenance(root: Path, device: str) -> dict[str, str]:
     """Return commit, whether the checkout had changes, versions, device and machine as tags.
 
@@ -47,10 +56,8 @@ def provenance(root: Path, device: str) -> dict[str, str]:
     """
     from attnscale import __version__
 
-    commit, changes = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain")
     tags = {
-        "git.commit": commit or "unknown",
-        "git.dirty": "unknown" if changes is None else str(bool(changes)).lower(),
+        **{f"git.{key}": value for key, value in code_state(root).items()},
         "device": device,
         "host": platform.node(),
         "version.python": platform.python_version(),

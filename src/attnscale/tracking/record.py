@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from attnscale.tracking.liveness import Process
 from attnscale.tracking.names import parameters, safe_name
 from attnscale.tracking.store import (
     TIMEOUT_SECONDS,
@@ -29,7 +30,8 @@ from attnscale.tracking.store import (
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-FINISHED, FAILED, KILLED = "FINISHED", "FAILED", "KILLED"
+RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
+PROCESS_TAG = "process"
 POINTS_PER_WRITE = 4000
 SECONDS_PER_WRITE = 10.0
 MAX_TAG_LENGTH = 5000
@@ -55,6 +57,7 @@ class Record:
         """Take up a run that exists."""
         self.client, self.store, self.run_id = client, store, run_id
         self._points: list[Point] = []
+        self._recorded: set[tuple[str, int]] = set()
         self._written = time.monotonic()
         self._not_before = 0.0
 
@@ -88,7 +91,7 @@ class Record:
             run = client.create_run(
                 experiment_id(client, store, experiment),
                 run_name=name,
-                tags={**_tag_texts(tags or {}), **fixed},
+                tags={**_tag_texts(tags or {}), **fixed, PROCESS_TAG: str(Process.current())},
             )
         except MlflowException as error:
             first = str(error).splitlines()[0]
@@ -99,6 +102,25 @@ class Record:
     def attach(cls, store: Store, run_id: str) -> "Record":
         """Open a run that another process created."""
         return cls(open_client(store), store, run_id)
+
+    @classmethod
+    def reopen(cls, store: Store, run_id: str) -> "Record":
+        """Take up a run that was broken off; points that it has already are not written again."""
+        record = cls.attach(store, run_id)
+        record.client.update_run(run_id, status=RUNNING)
+        record.client.set_tag(run_id, PROCESS_TAG, str(Process.current()))
+        if "error" in record.all_tags():
+            record.client.delete_tag(run_id, "error")
+        record._recorded = _places(record.client, sqlite_path(store.uri), run_id)
+        return record
+
+    def status(self) -> str:
+        """Return RUNNING, FINISHED, FAILED or KILLED, as the store has it."""
+        return str(self.client.get_run(self.run_id).info.status)
+
+    def all_tags(self) -> dict[str, str]:
+        """Return the tags, as the store has them."""
+        return dict(self.client.get_run(self.run_id).data.tags)
 
     def parameters(self, config: Mapping[str, Any]) -> None:
         """Record every resolved value of a configuration."""
@@ -135,8 +157,9 @@ class Record:
         """
         at = int(time.time() * 1000) if timestamp is None else timestamp
         for key, value in figures.items():
-            finite = value if math.isfinite(value) else math.nan
-            self._points.append((safe_name(key), finite, at, step))
+            finite, name = value if math.isfinite(value) else math.nan, safe_name(key)
+            if (name, step) not in self._recorded:
+                self._points.append((name, finite, at, step))
         if time.monotonic() < self._not_before:
             return
         if time.monotonic() - self._written > SECONDS_PER_WRITE:
@@ -217,6 +240,20 @@ def _place(point: Point) -> tuple[int, int, float]:
     """Return what MLflow orders the points of a metric by; a NaN counts as 0 there."""
     _, value, timestamp, step = point
     return step, timestamp, 0.0 if math.isnan(value) else value
+
+
+def _places(
+    client: "MlflowClient", database: PurePath | None, run_id: str
+) -> set[tuple[str, int]]:
+    """Return (metric name, step) of each point that a run has."""
+    if database is not None:
+        with closing(sqlite3.connect(database, timeout=TIMEOUT_SECONDS)) as connection:
+            query = "SELECT key, step FROM metrics WHERE run_uuid = ?"
+            return {(key, step) for key, step in connection.execute(query, (run_id,))}
+    names = client.get_run(run_id).data.metrics
+    return {
+        (name, point.step) for name in names for point in client.get_metric_history(run_id, name)
+    }
 
 
 def _send(client: "MlflowClient", run_id: str, points: list[Point]) -> None:
