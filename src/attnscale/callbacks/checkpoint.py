@@ -1,5 +1,6 @@
 """Two checkpoints: the best by validation loss, and the last. Their names need no quoting."""
 
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
@@ -7,7 +8,9 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
-FOLDER = "checkpoints"
+from attnscale.signals import Stopped
+
+FOLDER, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
 
 
 class _NamedCheckpoint(ModelCheckpoint):
@@ -45,11 +48,27 @@ class BestCheckpoint(_NamedCheckpoint):
 
 
 class LastCheckpoint(_NamedCheckpoint):
-    """Keeps ``last.ckpt``, the state after the last epoch: what training resumes from."""
+    """Keeps ``last.ckpt``, what training goes on from, and the one before it, ``previous.ckpt``.
+
+    It is the state after the last epoch or, of a run that a signal ended, after the last step.
+    """
 
     def __init__(self) -> None:
         """Save at the end of each epoch."""
         super().__init__(filename="last", save_on_train_epoch_end=True, save_top_k=1)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up nothing: the file that training resumes from is another run's."""
+        """Take up nothing: the file that training resumes from may be another run's."""
+
+    def _save_checkpoint(self, trainer: pl.Trainer, filepath: str) -> None:
+        last = Path(filepath)
+        if trainer.is_global_zero and last.is_file():
+            last.replace(last.with_name(PREVIOUS))
+        super()._save_checkpoint(trainer, filepath)
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Save what a signal interrupted, where the state is whole."""
+        if isinstance(exception, Stopped) and exception.between_steps:
+            self._save_checkpoint(trainer, f"{self.dirpath}/{LAST}")

@@ -11,7 +11,6 @@ from tqdm import tqdm
 
 from attnscale.task.callback import TaskCallback
 
-
 LISTENER: ContextVar[Callable[..., None] | None] = ContextVar("LISTENER", default=None)
 """Who hears of progress in this process: ``epoch``, ``epochs``, ``losses``, ``rate`` in steps per
 second and ``seconds_left``, each or None."""

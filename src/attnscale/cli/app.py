@@ -25,8 +25,8 @@ from attnscale.cli.report import finish
 from attnscale.cli.screen import sweep_table
 from attnscale.config.build import register
 from attnscale.config.hydra_section import bounded_hydra
-from attnscale.experiment.signals import end_on_signals, stopped_status
 from attnscale.experiment.surroundings import same_environment
+from attnscale.signals import end_on_signals, stopped_status
 from attnscale.sweep.ends import end_lost
 from attnscale.sweep.going_on import command
 from attnscale.sweep.overrides import allowed

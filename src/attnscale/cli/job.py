@@ -45,7 +45,11 @@ def reason(error: BaseException) -> str:
     if isinstance(error, SystemExit) and not isinstance(error.code, str):
         return f"sys.exit({'' if error.code is None else error.code}) was called"
     text = " ".join(str(error).split())
-    return text if isinstance(error, (*USER_ERRORS, SystemExit)) and text else f"{type(error).__name__}: {text}"
+    return (
+        text
+        if isinstance(error, (*USER_ERRORS, SystemExit)) and text
+        else f"{type(error).__name__}: {text}"
+    )
 
 
 def end_with(error: BaseException) -> NoReturn:

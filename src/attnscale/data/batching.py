@@ -120,6 +120,7 @@ class BlockLoader(Generic[Batch]):
         epoch: Callable[[], int],
         block: int,
         limit: float | None,
+        done: Callable[[], int] = lambda: 0,
     ) -> None:
         """Keep what makes the batches.
 
@@ -129,8 +130,10 @@ class BlockLoader(Generic[Batch]):
             epoch: Gives the current epoch, from 0.
             block: Number of batches in a block, at least 1.
             limit: As in :func:`limited`.
+            done: Gives how many batches of the epoch that begins were trained on before.
         """
         self.plan, self.fetch, self.epoch, self.block = plan, fetch, epoch, block
+        self.done = done
         self.n_batches = limited(len(plan(0)), limit)
 
     def __len__(self) -> int:
@@ -138,7 +141,14 @@ class BlockLoader(Generic[Batch]):
         return math.ceil(self.n_batches / self.block)
 
     def __iter__(self) -> Iterator[list[Batch]]:
-        """Yield the blocks of the current epoch."""
+        """Yield the blocks of the current epoch.
+
+        Of one that goes on: what is left of the block with the last batch that was trained on,
+        which may be nothing, and those behind it.
+        """
         batches = self.plan(self.epoch())[: self.n_batches]
-        for start in range(0, self.n_batches, self.block):
-            yield [self.fetch(indices) for indices in batches[start : start + self.block]]
+        done = self.done()
+        first = max(0, done - 1) // self.block * self.block
+        for start in range(first, self.n_batches, self.block):
+            rest = batches[max(start, done) : start + self.block]
+            yield [self.fetch(indices) for indices in rest]

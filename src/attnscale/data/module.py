@@ -36,6 +36,7 @@ class DataModule(pl.LightningDataModule):
             all.
         overfit: As ``limit_train``, and the same batches are used again and again, for validation
             too; 0 for none of this.
+        batches_done: Training batches of the next epoch that were trained on before.
     """
 
     def __init__(self) -> None:
@@ -44,6 +45,7 @@ class DataModule(pl.LightningDataModule):
         self.block = 1
         self.limit_train: float | None = None
         self.overfit: float = 0.0
+        self.batches_done = 0
 
     def count_batches(
         self, *, block: int = 1, limit_train: float | None = None, overfit: float = 0.0
@@ -72,7 +74,12 @@ class DataModule(pl.LightningDataModule):
             epoch=self._epoch,
             block=self.block,
             limit=self.overfit or self.limit_train,
+            done=self._take_batches_done,
         )
+
+    def _take_batches_done(self) -> int:
+        done, self.batches_done = self.batches_done, 0
+        return done
 
     def _evaluation_blocks(
         self, batches: Sequence[Tensor], fetch: Callable[[Tensor], Batch]

@@ -3,29 +3,24 @@
 import argparse
 import json
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import typed
 from attnscale.config.targets import Targets
 from attnscale.experiment.processes import RESULT_FILE, save_failure
 from attnscale.experiment.train import train
+from attnscale.signals import end_on_signals, stopped_status
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def main(path: Path, allow: Sequence[str]) -> int:
     """Train as one of several, with the configuration in a file; return the exit status."""
-    signal.signal(signal.SIGTERM, _stop)
+    end_on_signals()
     rank = int(os.environ["RANK"])
     task = json.loads(path.read_text())
     config = typed(TrainConfig, task["config"])
@@ -39,8 +34,8 @@ def main(path: Path, allow: Sequence[str]) -> int:
             record.flush(patient=True)
         if rank == 0:
             result.save(folder / RESULT_FILE)
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as stop:
+        return stopped_status(stop)
     except Exception as error:
         traceback.print_exc()
         save_failure(folder, rank, error)

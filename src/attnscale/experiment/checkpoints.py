@@ -1,5 +1,6 @@
 """Reading checkpoints: with torch's safe default, and what they carry beside the weights."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnscale.callbacks.checkpoint import FOLDER, LAST, PREVIOUS
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import typed
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.renames import update_checkpoint
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Checkpoint:
         tensors: The state dict.
         epochs: Epochs done.
         steps: Optimizer steps done.
+        stopped: Whether training had ended, before a limit too.
     """
 
     path: str
@@ -35,6 +40,7 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     epochs: int
     steps: int
+    stopped: bool
 
 
 def load_checkpoint(path: str, targets: Targets = NO_ALLOWANCE) -> Checkpoint:
@@ -51,7 +57,8 @@ def load_checkpoint(path: str, targets: Targets = NO_ALLOWANCE) -> Checkpoint:
         update_checkpoint(state)
         carried = state["attnscale"]
         values = dict(carried["config"])
-        progress = int(state.get("epoch", -1)) + 1, int(state.get("global_step", 0))
+        epochs = int(state.get("epoch", -1)) + (carried.get("batches_done") is None)
+        progress = epochs, int(state.get("global_step", 0)), bool(carried.get("stopped"))
     except Exception as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"checkpoint={path}: not a checkpoint of this project: {first}") from error
@@ -62,3 +69,21 @@ def load_checkpoint(path: str, targets: Targets = NO_ALLOWANCE) -> Checkpoint:
         raise ValueError(f"checkpoint={path}: {error}") from error
     data, statistics = carried.get("data") or {}, carried.get("statistics")
     return Checkpoint(path, config, data, statistics, state["state_dict"], *progress)
+
+
+def newest_checkpoint(folder: Path, targets: Targets = NO_ALLOWANCE) -> str | None:
+    """Return the newest checkpoint of a run's folder that is whole, or None.
+
+    A file that cannot be read is told, and the one before it is taken.
+    """
+    for name in (LAST, PREVIOUS):
+        path = folder / FOLDER / name
+        if not path.is_file():
+            continue
+        try:
+            load_checkpoint(str(path), targets)
+        except ValueError as error:
+            log.warning("Not going on from a damaged checkpoint: %s", error)
+        else:
+            return str(path)
+    return None

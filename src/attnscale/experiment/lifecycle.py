@@ -1,6 +1,7 @@
 """A run from its configuration to its result, recorded whatever happens."""
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from attnscale.config.build import project_root
 from attnscale.config.schema import TrainConfig, TrainerConfig
 from attnscale.config.section import plain, typed
 from attnscale.config.targets import Targets
+from attnscale.experiment.checkpoints import newest_checkpoint
 from attnscale.experiment.processes import (
     RESULT_FILE,
     launched_from_outside,
@@ -21,9 +23,16 @@ from attnscale.experiment.processes import (
 )
 from attnscale.experiment.result import RUN_FILE, Result, default_name, write_json
 from attnscale.experiment.train import train
+from attnscale.tracking.heartbeat import heartbeat
 from attnscale.tracking.provenance import provenance
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import Store, find_store
+
+ABOUT_RESUMING = ("resume", "trust")
+"""Keys that say how a run goes on, and nothing of what it is."""
+
+DESCRIBED_TAG = "git.commit"
+"""A tag among the last that describe a run."""
 
 ARTIFACTS = ("samples.txt", "signatures.json", "translations.jsonl")
 """Files that a task may leave in the run's folder, kept with the record."""
@@ -69,8 +78,16 @@ def _open(
     return record, name
 
 
+def _reopen(store: Store, folder: Path) -> tuple[Record, str]:
+    """Return the record and name of the run that was broken off in a folder."""
+    entries = json.loads((folder / RUN_FILE).read_text())
+    return Record.reopen(store, entries["run_id"]), entries["name"]
+
+
 def _describe(record: Record, config: TrainConfig) -> None:
     values = plain(config)
+    for key in ABOUT_RESUMING:
+        del values[key]
     record.parameters(values)
     record.text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), "config.yaml")
     record.tags(provenance(project_root(), _device(config.trainer)))
@@ -125,9 +142,19 @@ def run(
     store = find_store(config.tracking.uri, project_root())
     if rank() != 0:
         return train(config, None, targets)
-    record, name = _open(config, store, folder, parent, tags or {})
-    with record.ending():
-        _describe(record, config)
+    goes_on = config.resume is not None and (folder / RUN_FILE).is_file()
+    if goes_on:
+        record, name = _reopen(store, folder)
+    else:
+        record, name = _open(config, store, folder, parent, tags or {})
+    with record.ending(), heartbeat(record):
+        if not goes_on or DESCRIBED_TAG not in record.all_tags():
+            _describe(record, config)
+        if goes_on:
+            config.checkpoint = newest_checkpoint(folder, targets) or config.checkpoint
+        if config.checkpoint is None:
+            # There is nothing to go on from: it begins again, as the same run.
+            config.resume = None
         n = processes_wanted(config.trainer)
         if n > 1 and launched_from_outside() is None:
             run_in_processes(

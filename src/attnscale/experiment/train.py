@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attnscale.callbacks.checkpoint import BestCheckpoint
@@ -15,27 +16,50 @@ from attnscale.experiment.assemble import Parts, assemble
 from attnscale.experiment.checkpoints import Checkpoint
 from attnscale.experiment.result import WORST, Result
 from attnscale.experiment.surroundings import allocator, frozen_objects, peak_mib, surroundings
+from attnscale.signals import STOP
 from attnscale.tracking.record import Record
 
 
-def _check_steps_left(checkpoint: Checkpoint | None, trainer: TrainerConfig) -> None:
-    """Refuse a checkpoint that leaves nothing to train."""
-    if checkpoint is None:
-        return
+def _is_trained(checkpoint: Checkpoint, trainer: TrainerConfig) -> bool:
+    """Whether a checkpoint leaves nothing to train."""
     epochs, steps = trainer.max_epochs, trainer.max_steps
     done = epochs is not None and 0 <= epochs <= checkpoint.epochs
-    if done or 0 <= steps <= checkpoint.steps:
+    return done or 0 <= steps <= checkpoint.steps
+
+
+def _check_steps_left(checkpoint: Checkpoint, trainer: TrainerConfig) -> None:
+    """Refuse a checkpoint that leaves nothing to train."""
+    if _is_trained(checkpoint, trainer):
         raise ValueError(
             f"checkpoint={checkpoint.path}: has {checkpoint.epochs} epochs and {checkpoint.steps} "
-            f"steps, and training ends at trainer.max_epochs={epochs}, trainer.max_steps={steps}: "
-            "raise the limit to train on"
+            f"steps, and training ends at trainer.max_epochs={trainer.max_epochs}, "
+            f"trainer.max_steps={trainer.max_steps}: raise the limit to train on"
         )
+
+
+class _Finish(pl.Callback):
+    """Lets a run that was broken off after its last step go through the end of training only.
+
+    Lightning skips a training without a step, and with it what callbacks do at its end. So it
+    learns of its limits when it has begun.
+    """
+
+    def __init__(self, trainer: pl.Trainer) -> None:
+        """Lift the limits."""
+        loop = trainer.fit_loop
+        self.limits = loop.max_epochs, loop.epoch_loop.max_steps
+        loop.max_epochs = loop.epoch_loop.max_steps = -1
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Set them again."""
+        trainer.fit_loop.max_epochs, trainer.fit_loop.epoch_loop.max_steps = self.limits
+        trainer.should_stop = True
 
 
 def _fit(parts: Parts, checkpoint: str | None) -> None:
     """Fit; a Ctrl-C comes out as KeyboardInterrupt, not as Lightning's exit."""
     try:
-        with frozen_objects():
+        with frozen_objects(), STOP.deferred():
             parts.trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint)
     except SystemExit as stop:
         # Lightning ends the program on Ctrl-C; what it was handling is the exception's context.
@@ -84,9 +108,14 @@ def _size_of_data(parts: Parts) -> dict[str, float]:
 def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Result:
     parts = assemble(config, record, targets)
     module, trainer = parts.module, parts.trainer
+    module.goes_on = config.resume is not None
     fitting = trainer.limit_train_batches != 0
+    if fitting and parts.checkpoint is not None:
+        if config.resume is None:
+            _check_steps_left(parts.checkpoint, config.trainer)
+        elif parts.checkpoint.stopped or _is_trained(parts.checkpoint, config.trainer):
+            trainer.callbacks.append(_Finish(trainer))
     if fitting:
-        _check_steps_left(parts.checkpoint, config.trainer)
         _fit(parts, config.checkpoint)
         if record is not None:
             record.flush()
@@ -94,6 +123,9 @@ def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Resu
     # Lightning forgets the training batches when it tests.
     size = _size_of_data(parts)
     best, last = _checkpoints(parts)
+    if config.resume is not None and last is None:
+        # Nothing was left to train.
+        last = config.checkpoint
     if not fitting and trainer.limit_val_batches != 0:
         trainer.validate(module, datamodule=parts.data, ckpt_path=config.checkpoint, verbose=False)
     steps = trainer.global_step

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from attnscale.sweep.overrides import parse
 
+
 def _name(plugin: type) -> str:
     return f"{plugin.__module__}.{plugin.__qualname__}"
 

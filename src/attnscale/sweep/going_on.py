@@ -59,9 +59,7 @@ def sweep_name(folder: Path) -> str:
     return folder.name if folder.name[:4].isdigit() else f"{folder.name}_{mark}"
 
 
-def check_code(
-    old: Mapping[str, str], new: Mapping[str, str], *, trust: bool, resume: str
-) -> None:
+def check_code(old: Mapping[str, str], new: Mapping[str, str], *, trust: bool, resume: str) -> None:
     """Check that jobs that are taken and jobs that are run come from the same code.
 
     Raises:

@@ -23,7 +23,7 @@ from hydra.core.utils import JobStatus, run_job, setup_globals
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
-from attnscale.experiment.signals import end_on_signals, stopped_status
+from attnscale.signals import end_on_signals, stopped_status
 
 GRACE_SECONDS = 60.0
 """How long a job may take to save and record its end once its launcher is gone."""

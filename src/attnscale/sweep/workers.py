@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from attnscale.sweep.server import QUIET
-from attnscale.sweep.worker import Request
 
 CAN_FORK = sys.platform == "linux"
 """Where a process that imported these libraries can be forked; on macOS it cannot."""

@@ -67,6 +67,7 @@ class StepLoop:
         step_loss: Loss of the step so far, a detached scalar.
         diverged: Where a figure stopped being finite, or None.
         stop_when_diverged: Whether training ends there.
+        after_step: Called when a step is whole; may raise to end training.
     """
 
     def __init__(self, model: nn.Module, settings: StepSettings) -> None:
@@ -77,6 +78,7 @@ class StepLoop:
         self.diverged: Diverged | None = None
         self.stop_when_diverged = True
         self.observers: list[StepObserver] = []
+        self.after_step: Callable[[], None] = lambda: None
 
     def run(
         self,
@@ -122,6 +124,7 @@ class StepLoop:
                     observer.after_step()
                 if schedule is not None:
                     schedule.step()
+                self.after_step()
 
     def before_optimizer_step(self) -> None:
         """Show the gradients, clip them, and show them again."""

@@ -8,6 +8,7 @@ accumulation and clipping to modules that step by themselves; the loop does them
 own option names.
 """
 
+import dataclasses
 import logging
 import math
 import time
@@ -23,7 +24,9 @@ from torchmetrics import Metric
 
 from attnscale.data.module import DataModule
 from attnscale.renames import update_checkpoint
+from attnscale.signals import STOP
 from attnscale.task.backward import make_backward
+from attnscale.task.continuation import random_state, rewind, set_random_state
 from attnscale.task.groups import adjust, parameter_groups
 from attnscale.task.loop import Diverged, StepLoop
 from attnscale.task.settings import StepSettings, make_schedule
@@ -43,6 +46,9 @@ class TaskModule(pl.LightningModule):
         best_loss: Lowest finite validation loss, or infinity.
         first_step: Where training started; not 0 if it resumed.
         started: When, in seconds of ``time.perf_counter``.
+        goes_on: Whether a run that was broken off goes on, as that run.
+        in_epoch: Whether an epoch has begun and not ended.
+        random_states: Of each process, to be set before training goes on.
     """
 
     def __init__(
@@ -70,6 +76,9 @@ class TaskModule(pl.LightningModule):
         self.results: dict[str, float] = {}
         self.best_loss = math.inf
         self.first_step, self.started = 0, time.perf_counter()
+        self.goes_on = False
+        self.in_epoch = False
+        self.random_states: list[dict[str, Any]] = []
 
     def loss(self, batch: Any) -> Tensor:
         """Return this process's loss of a batch: a scalar whose mean over processes is the loss."""
@@ -117,10 +126,19 @@ class TaskModule(pl.LightningModule):
     def on_train_start(self) -> None:
         """Note when and where training starts; later than step 0 if it resumes."""
         self.first_step, self.started = self.global_step, time.perf_counter()
+        if self.trainer.world_size == 1:
+            self.loop.after_step = STOP.answer
+        if len(self.random_states) == self.trainer.world_size:
+            set_random_state(self.random_states[self.global_rank], self.device)
 
     def on_train_epoch_start(self) -> None:
         """Start counting the epoch's batches."""
         self.loop.batches_done = 0
+        self.in_epoch = True
+
+    def on_train_epoch_end(self) -> None:
+        """Note that the epoch is whole."""
+        self.in_epoch = False
 
     def training_step(self, block: list[Any], index: int) -> None:
         """Train on each batch of a block in turn."""
@@ -133,6 +151,17 @@ class TaskModule(pl.LightningModule):
             schedule=cast(LRScheduler | None, self.lr_schedulers()),
             n_batches=self.n_batches,
         )
+        self._answer_signals()
+
+    def _answer_signals(self) -> None:
+        """End training if a signal came, to any process of the run."""
+        number = STOP.number or 0
+        if self.trainer.world_size > 1:
+            own = torch.tensor(number, device=self.device)
+            torch.distributed.all_reduce(own, torch.distributed.ReduceOp.MAX)
+            number = int(own)
+        if number:
+            STOP.answer(number)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the loop see and clip the gradients: a gradient scaler has unscaled them by now."""
@@ -154,6 +183,8 @@ class TaskModule(pl.LightningModule):
 
     def validation_step(self, block: list[Any], index: int) -> None:
         """Add a block to the validation figures."""
+        if self.trainer.state.fn == "fit":
+            self._answer_signals()
         self.evaluate("val", block)
 
     def test_step(self, block: list[Any], index: int) -> None:
@@ -192,12 +223,39 @@ class TaskModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what is needed to use the checkpoint: plain values only."""
-        checkpoint["attnscale"] = {**self.checkpoint_values, "best_loss": self.best_loss}
+        states = [random_state(self.device)]
+        if self.trainer.world_size > 1:
+            states = [states[0]] * self.trainer.world_size
+            torch.distributed.all_gather_object(states, random_state(self.device))
+        checkpoint["attnscale"] = {
+            **self.checkpoint_values,
+            "best_loss": self.best_loss,
+            "results": self.results,
+            "diverged": None if self.diverged is None else dataclasses.asdict(self.diverged),
+            "batches_done": self.loop.batches_done if self.in_epoch else None,
+            "stopped": self.trainer.should_stop,
+            "random_states": states,
+            "points": [logger.record.pending() for logger in self._runs()],
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Bring the names up to date, and take up the best loss so far."""
+        """Bring the names up to date, and take up where training was."""
         update_checkpoint(checkpoint)
-        self.best_loss = float(checkpoint["attnscale"]["best_loss"])
+        carried = checkpoint["attnscale"]
+        self.best_loss = float(carried["best_loss"])
+        self.random_states = carried.get("random_states", [])
+        done = carried.get("batches_done")
+        if done:
+            rewind(checkpoint["loops"], done, self.data.block)
+            self.data.batches_done = self.loop.batches_done = done
+            self.in_epoch = True
+        if not self.goes_on:
+            return
+        self.results = dict(carried["results"])
+        if carried["diverged"] is not None:
+            self.loop.diverged = Diverged(**carried["diverged"])
+        for logger, points in zip(self._runs(), carried["points"], strict=False):
+            logger.record.take(points)
 
     # --- reporting: only the main process writes ---
 

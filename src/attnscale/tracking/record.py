@@ -12,7 +12,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -167,6 +167,17 @@ class Record:
         elif len(self._points) >= POINTS_PER_WRITE:
             self.flush(at_least=POINTS_PER_WRITE)
 
+    def pending(self) -> list[list[Any]]:
+        """Return the points that are kept and not yet written, in plain values."""
+        return [list(point) for point in self._points]
+
+    def take(self, points: Iterable[Sequence[Any]]) -> None:
+        """Keep points that :meth:`pending` gave, but for those that the run has."""
+        for name, value, timestamp, step in points:
+            if (name, step) not in self._recorded:
+                self._points.append((name, value, timestamp, step))
+                self._recorded.add((name, step))
+
     def flush(self, *, patient: bool = False, at_least: int = 1) -> None:
         """Write the kept points. If the store cannot be reached they are kept for the next time.
 
@@ -207,8 +218,9 @@ class Record:
         try:
             yield
             status = FINISHED
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             status = KILLED
+            self.tags({"error": f"stopped by {stop or 'Ctrl-C'}"})
             raise
         except BaseException as error:
             self.tags({"error": f"{type(error).__name__}: {error}"})
@@ -242,9 +254,7 @@ def _place(point: Point) -> tuple[int, int, float]:
     return step, timestamp, 0.0 if math.isnan(value) else value
 
 
-def _places(
-    client: "MlflowClient", database: PurePath | None, run_id: str
-) -> set[tuple[str, int]]:
+def _places(client: "MlflowClient", database: PurePath | None, run_id: str) -> set[tuple[str, int]]:
     """Return (metric name, step) of each point that a run has."""
     if database is not None:
         with closing(sqlite3.connect(database, timeout=TIMEOUT_SECONDS)) as connection:

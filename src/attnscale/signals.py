@@ -19,11 +19,16 @@ GRACE_SECONDS = 10.0
 
 
 class Stopped(KeyboardInterrupt):
-    """A run is to end: by a signal, whose number it has."""
+    """A run is to end, by a signal.
 
-    def __init__(self, number: int) -> None:
+    Attributes:
+        number: The signal's number.
+        between_steps: Whether training was interrupted where its state is whole.
+    """
+
+    def __init__(self, number: int, *, between_steps: bool = False) -> None:
         super().__init__(signal.Signals(number).name)
-        self.number = number
+        self.number, self.between_steps = number, between_steps
 
 
 def stopped_status(stop: KeyboardInterrupt) -> int:
@@ -52,16 +57,20 @@ class StopRequest:
         finally:
             self._deferred -= 1
         if self.number is not None and not self._deferred:
-            self.answer()
+            self._end(self.number)
 
-    def answer(self) -> None:
-        """End the run if a signal came.
+    def answer(self, number: int | None = None) -> None:
+        """End the run between two steps, if a signal came.
+
+        Args:
+            number: The signal that another process of the run got; None for that of this one.
 
         Raises:
             Stopped: If so.
         """
-        if self.number is not None:
-            self._end(self.number)
+        number = self.number if number is None else number
+        if number is not None:
+            self._end(number, between_steps=True)
 
     def take(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
@@ -73,12 +82,12 @@ class StopRequest:
             return
         self._end(number)
 
-    def _end(self, number: int) -> NoReturn:
+    def _end(self, number: int, *, between_steps: bool = False) -> NoReturn:
         # Once is enough: another signal must not interrupt the writing of the record.
         for name in NAMES:
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), signal.SIG_IGN)
-        raise Stopped(number)
+        raise Stopped(number, between_steps=between_steps)
 
 
 STOP = StopRequest()
