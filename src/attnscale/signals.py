@@ -47,6 +47,7 @@ class StopRequest:
         """Start without a signal."""
         self.number: int | None = None
         self._deferred = 0
+        self._timer: threading.Timer | None = None
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -76,13 +77,15 @@ class StopRequest:
         """Handle a signal."""
         if self._deferred and self.number is None:
             self.number = number
-            timer = threading.Timer(GRACE_SECONDS, signal.raise_signal, [number])
-            timer.daemon = True
-            timer.start()
+            self._timer = threading.Timer(GRACE_SECONDS, signal.raise_signal, [number])
+            self._timer.daemon = True
+            self._timer.start()
             return
         self._end(number)
 
     def _end(self, number: int, *, between_steps: bool = False) -> NoReturn:
+        if self._timer is not None:
+            self._timer.cancel()
         # Once is enough: another signal must not interrupt the writing of the record.
         for name in NAMES:
             if hasattr(signal, name):

@@ -12,6 +12,7 @@ back at once: reading one back each step costs more than a small model's step.
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -45,6 +46,17 @@ class Curves(StepCallback):
         self.measured = self.clipped = 0
         self.rate = math.nan
         self.listeners: list[Listener] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next steps' points depend on."""
+        return {"rate": self.rate, "measured": self.measured, "clipped": self.clipped}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it, if the same run goes on."""
+        if self._module is not None and self.module.goes_on:
+            self.rate, self.measured, self.clipped = (
+                state_dict[name] for name in ("rate", "measured", "clipped")
+            )
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Find out which parameter counts for which norm."""

@@ -32,8 +32,9 @@ class LearnedScales(TaskCallback):
             self.module.write(figures, step)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Record the start."""
-        self.write(trainer.global_step)
+        """Record the start; a run that goes on has that of the same run."""
+        if not self.module.goes_on:
+            self.write(trainer.global_step)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record at each validation."""

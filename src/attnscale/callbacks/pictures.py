@@ -63,9 +63,23 @@ class Pictures(TaskCallback):
         if "entropy_norm" in values:
             self.entropies.setdefault(path, []).append((step, values["entropy_norm"]))
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return which steps were saved, and the entropies so far."""
+        return {"saved": self.saved, "entropies": self.entropies}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take them, if the same run goes on: its files are there."""
+        if self.module.goes_on:
+            self.saved = list(state_dict["saved"])
+            self.entropies = {
+                path: [(step, list(values)) for step, values in each]
+                for path, each in state_dict["entropies"].items()
+            }
+
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save the start."""
-        self.save()
+        """Save the start; a run that goes on has saved it."""
+        if not self.saved:
+            self.save()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save after a chosen epoch."""

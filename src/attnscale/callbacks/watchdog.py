@@ -104,12 +104,25 @@ class Watchdog(TaskCallback):
                 callback.listeners.append(self.follow)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the losses so far: a resumed run is compared with its own start."""
-        return {"levels": self.levels}
+        """Return what was seen so far: a resumed run is compared with its own start."""
+        return {
+            "levels": self.levels,
+            "window": self.window,
+            "told": sorted(self.told),
+            "alarms": self.alarms,
+            "unusual": self.unusual,
+            "live": {path: [sorted(one) for one in each] for path, each in self.live.items()},
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take them."""
+        """Take the losses and, if the same run goes on, all of it."""
         self.levels = list(state_dict["levels"])
+        if not self.module.goes_on or "told" not in state_dict:
+            return
+        self.window = [(loss, dict(shares)) for loss, shares in state_dict["window"]]
+        self.told = {(what, path, head) for what, path, head in state_dict["told"]}
+        self.alarms, self.unusual = (list(state_dict[name]) for name in ("alarms", "unusual"))
+        self.live = {p: [set(one) for one in each] for p, each in state_dict["live"].items()}
 
     def inspect(self, step: int, path: str, values: dict[str, list[float]]) -> None:
         """Look at the figures of one attention at one step; the same on every process."""
@@ -128,7 +141,7 @@ class Watchdog(TaskCallback):
                 if self._first(what, path, head):
                     text = f"{what}: {path} head {head} at step {step}, {name} {heads[head]:.4g}"
                     self.note(f"{text} {sign} {bound:g}")
-            if name == "live_rows" and not self.module.first_step:
+            if name == "live_rows" and (self.module.goes_on or not self.module.first_step):
                 samples = self.live.setdefault(path, [])
                 samples.append(set(range(len(heads))) - set(beyond))
                 ever = set.union(*samples)

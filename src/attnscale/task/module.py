@@ -243,6 +243,8 @@ class TaskModule(pl.LightningModule):
         update_checkpoint(checkpoint)
         carried = checkpoint["attnscale"]
         self.best_loss = float(carried["best_loss"])
+        if self.trainer.state.fn != "fit":
+            return
         self.random_states = carried.get("random_states", [])
         done = carried.get("batches_done")
         if done:
