@@ -8,6 +8,7 @@ together with others is left out of the name and listed as a confound.
 """
 
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -173,6 +174,12 @@ class Grid:
         ]
 
 
+def _name_in(folder: Path) -> str:
+    """Return the name of the sweep in a folder, which is that of the folder if it says no other."""
+    file = folder / "sweep.json"
+    return str(json.loads(file.read_text())["name"]) if file.is_file() else folder.name
+
+
 def find_runs(store: Store, asked: Asked) -> list[Run]:
     """Return the runs that were asked for.
 
@@ -186,8 +193,7 @@ def find_runs(store: Store, asked: Asked) -> list[Run]:
         runs = history.matching(asked.filter)
     else:
         names = (part.strip() for part in asked.sweep.split(","))
-        # A sweep's folder has the sweep's name.
-        sweeps = [Path(name).name if "/" in name else name for name in names]
+        sweeps = [_name_in(Path(name)) if "/" in name else name for name in names]
         runs = [run for sweep in sweeps for run in history.sweep_runs(sweep)]
     return list({run.run_id: run for run in runs}.values())
 

@@ -30,6 +30,9 @@ from attnscale.tracking.liveness import Process
 from attnscale.tracking.record import FAILED, FINISHED, KILLED
 from attnscale.tracking.store import find_store
 
+GRACE_SECONDS = 90.0
+"""How long a run that goes on waits for the process that was broken off."""
+
 TRACEBACK_VARIABLE = "ATTNSCALE_FULL_ERROR"
 USER_ERRORS = (ValueError, FileNotFoundError, PermissionError)
 """Errors whose message is meant for the person who gave the command."""
@@ -150,7 +153,9 @@ def run_job(
         )
         say(f"Job {index}: {name}")
     job = replace(job, process=str(Process.current()), error=None)
-    with take_lock(folder, f"folder={folder}"):
+    # A job that lost its launcher may still be saving.
+    patience = 0.0 if config.get("resume") is None else GRACE_SECONDS
+    with take_lock(folder, f"folder={folder}", seconds=patience):
         job.save(file)
         try:
             result = work(config, sweep, job.name)

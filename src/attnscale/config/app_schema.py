@@ -70,6 +70,14 @@ class ReportConfig:
 
 
 @dataclass
+class SweepsConfig:
+    """The root of ``python -m src.sweeps``."""
+
+    tracking: TrackingConfig = MISSING
+    newest: int = MISSING
+
+
+@dataclass
 class TheoryConfig:
     """The root of ``python -m src.theory``."""
 
@@ -100,5 +108,6 @@ APP_GROUPS: dict[tuple[str, str], type] = {
     ("schema", "evaluate"): EvaluateConfig,
     ("schema", "theory"): TheorySchema,
     ("schema", "report"): ReportConfig,
+    ("schema", "sweeps"): SweepsConfig,
 }
 """(group, name) of each type in Hydra's ConfigStore."""

@@ -18,15 +18,21 @@ N_LOOKED_AT = 20
 """Newest sweeps among which an unfinished one is looked for."""
 
 
-def take_lock(folder: Path, key: str) -> FileLock:
-    """Keep another process out of a folder for as long as this one lives.
+def take_lock(folder: Path, key: str, *, seconds: float = 0.0) -> FileLock:
+    """Keep another process out of a folder for as long as this one lives, or until it is released.
+
+    Args:
+        folder: The folder; it is made if it is not there.
+        key: Key and value that named it, for the message.
+        seconds: How long one that is in it may take to leave.
 
     Raises:
-        ValueError: If one is in it.
+        ValueError: If one stays in it.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK_FILE)
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=seconds)
     except Timeout:
         raise ValueError(f"{key}: {folder} is in use by a process that still runs") from None
     return lock

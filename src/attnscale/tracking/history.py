@@ -77,6 +77,10 @@ class History:
             if not token or (limit is not None and len(runs) >= limit):
                 return runs
 
+    def sweeps(self, limit: int) -> list[Run]:
+        """Return the parent runs of the newest sweeps, the newest first."""
+        return self._search("tags.kind = 'sweep'", limit=limit)[:limit]
+
     def sweep_runs(self, sweep: str) -> list[Run]:
         """Return the job runs of a sweep, in job order.
 
@@ -97,10 +101,11 @@ class History:
         return runs
 
     def _jobs(self, sweep: str) -> list[Run]:
-        """Return the job runs of a sweep, in job order."""
+        """Return the job runs of a sweep, in job order; of a job that was done again the newest."""
         quoted = sweep.replace("'", "")
         runs = self._search(f"tags.sweep = '{quoted}' and tags.kind = 'run'")
-        return sorted(runs, key=lambda run: int(run.tags.get("job", "0")))
+        newest = {run.tags.get("job", run.run_id): run for run in reversed(runs)}
+        return sorted(newest.values(), key=lambda run: int(run.tags.get("job", "0")))
 
     def sweeps_of(self, override: str) -> list[RecordedSweep]:
         """Return the sweeps that were started with an override and ended, the newest first.
