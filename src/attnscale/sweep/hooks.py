@@ -95,13 +95,13 @@ class SweepHook(Callback):
                 "if nothing is overridden"
             )
         old = earlier(folder, config.get("resume"), launcher)
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = take_lock(folder, f"resume={config.get('resume')}")
         if launcher == LOCAL_LAUNCHER:
             from attnscale.sweep import local
 
             local.register(LOCAL_LAUNCHER)
+            # Before this process opens anything that a fork would share.
             local.warm_up()
+        lock = take_lock(folder, f"resume={config.get('resume')}")
         store = find_store(config.tracking.uri, project_root())
         print(f"Recording to {store.uri} ({store.origin})")  # noqa: T201 -- before logging is set up
         print(f"See it with: {store.ui_command()}")  # noqa: T201

@@ -6,6 +6,7 @@ and no logger. Two pipes come for each job, and become the standard input and ou
 ended. It ends when its launcher is gone, and with it, by their own pipes, its jobs.
 """
 
+import contextlib
 import gc
 import importlib
 import json
@@ -20,6 +21,9 @@ from pathlib import Path
 LATE = ("mlflow.store.tracking.sqlalchemy_store", "matplotlib.figure", "scipy.stats")
 """What libraries import when they first need it."""
 
+LAST = "attnscale.experiment.lifecycle"
+"""What only a process that trains imports."""
+
 QUIET = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -32,6 +36,11 @@ QUIET = {
 def n_threads() -> int:
     """Return how many threads this process has."""
     return len(list(Path("/proc/self/task").iterdir()))
+
+
+def is_ready() -> bool:
+    """Whether this process is fit to be forked as it is: all is imported, and no thread runs."""
+    return LAST in sys.modules and all(name in sys.modules for name in LATE) and n_threads() == 1
 
 
 def _import_all() -> None:
@@ -113,9 +122,14 @@ def serve(channel: socket.socket) -> None:
         _tell(channel, started=child)
 
 
+def serve_and_exit(channel: socket.socket) -> None:
+    """Serve in this process, which does nothing else; a launcher that is gone is no error."""
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    with contextlib.suppress(ConnectionError):
+        serve(channel)
+    os._exit(0)
+
+
 if __name__ == "__main__":
-    try:
-        serve(socket.socket(fileno=int(sys.argv[1])))
-    except ConnectionError:
-        # The launcher is gone.
-        os._exit(0)
+    serve_and_exit(socket.socket(fileno=int(sys.argv[1])))

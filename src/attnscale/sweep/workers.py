@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from attnscale.sweep.server import QUIET
+from attnscale.sweep.server import QUIET, is_ready, serve_and_exit
 
 CAN_FORK = sys.platform == "linux"
 """Where a process that imported these libraries can be forked; on macOS it cannot."""
@@ -67,20 +67,29 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
+def _interpreter(theirs: socket.socket) -> "subprocess.Popen[bytes]":
+    """Start the server in a fresh interpreter."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "attnscale.sweep.server", str(theirs.fileno())],
+        env={**_environment(), **QUIET},
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL,
+        # A Ctrl-C at the terminal reaches the launcher only.
+        start_new_session=True,
+    )
+
+
 class ForkServer:
     """Makes workers by forks of one interpreter that has imported everything."""
 
     def __init__(self) -> None:
-        """Start the server; it imports while this process goes on."""
+        """Start the server; it imports while this process goes on, which may have imported all."""
         self._channel, theirs = socket.socketpair()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "attnscale.sweep.server", str(theirs.fileno())],
-            env={**_environment(), **QUIET},
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            # A Ctrl-C at the terminal reaches the launcher only.
-            start_new_session=True,
-        )
+        self._process = None if is_ready() else _interpreter(theirs)
+        self._pid = os.fork() if self._process is None else self._process.pid
+        if self._pid == 0:
+            self._channel.close()
+            serve_and_exit(theirs)
         theirs.close()
         self._rest = b""
         self._ended: dict[int, int] = {}
@@ -139,7 +148,10 @@ class ForkServer:
     def close(self) -> None:
         """End the server."""
         self._channel.close()
-        self._process.wait()
+        if self._process is None:
+            os.waitpid(self._pid, 0)
+        else:
+            self._process.wait()
 
 
 class FreshInterpreters:
