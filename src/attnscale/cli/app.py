@@ -31,6 +31,7 @@ from attnscale.experiment.result import RUN_FILE
 from attnscale.experiment.surroundings import same_environment
 from attnscale.sweep.overrides import allowed
 from attnscale.sweep.state import LAUNCHED, Sweep, read_jobs
+from attnscale.tracking.address import without_secrets
 from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
 
 __all__ = ["answer", "launch", "run_job"]
@@ -137,7 +138,7 @@ def _outcome(main: Callable[[], object]) -> tuple[int, str | None]:
         return stop.code or 0, None
     except (HydraException, OmegaConfBaseException) as error:
         if wants_traceback():
-            traceback.print_exc()
+            print(without_secrets(traceback.format_exc()), file=sys.stderr)  # noqa: T201
         return 1, explain(error)
     except Exception as error:
         if wants_traceback() or not isinstance(error, USER_ERRORS):
@@ -165,5 +166,5 @@ def launch(main: Callable[[], object]) -> None:
             code = max(code, _finish_sweep(sweep, code in (130, 143), problem))
     if problem is not None:
         sys.stdout.flush()
-        print(problem, file=sys.stderr, flush=True)  # noqa: T201 -- the last word on the screen
+        print(without_secrets(problem), file=sys.stderr, flush=True)  # noqa: T201 -- the last word on the screen
     sys.exit(code)

@@ -11,6 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from tabulate import tabulate
 
+from attnscale.checks import check_writable
 from attnscale.cli.screen import COLUMNS, number, say
 from attnscale.config.app_schema import EvaluateConfig, TranslateConfig
 from attnscale.config.build import project_root, to_object
@@ -99,6 +100,8 @@ def translate(composed: DictConfig) -> None:
     config = to_object(composed, TranslateConfig, targets)
     if config.checkpoint is None:
         raise ValueError("checkpoint is missing: give checkpoint=PATH")
+    if config.output != "-":
+        check_writable("output", Path(config.output).parent)
     translator = Translator(config.checkpoint, config.device, targets)
     sentences: Iterable[str]
     if config.input == "-":

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 from tabulate import tabulate
 
+from attnscale.checks import check_writable
 from attnscale.cli.screen import number, say
 from attnscale.config.app_schema import CurvesConfig, ReportConfig
 from attnscale.config.build import project_root, shortened, shown_path, to_object
 from attnscale.tracking.history import History
 from attnscale.tracking.record import Record
-from attnscale.tracking.store import Store, find_store
+from attnscale.tracking.store import Store, check_reachable, find_store
 
 if TYPE_CHECKING:
     from attnscale.analysis.settings import Asked
@@ -114,7 +115,9 @@ def run_report(composed: DictConfig) -> None:
     from attnscale.analysis.settings import Asked, find_runs
 
     config = to_object(composed, ReportConfig)
+    check_writable("folder", Path(config.folder))
     store = find_store(config.tracking.uri, project_root())
+    check_reachable(store)
     experiment = config.tracking.experiment
     selection = Asked(config.sweep, tuple(config.runs), config.filter, experiment)
     runs = find_runs(store, selection)
@@ -160,7 +163,11 @@ def draw_sweep(composed: DictConfig) -> None:
     from attnscale.figures.page import to_png
 
     config = to_object(composed, CurvesConfig)
-    history = History(find_store(config.tracking.uri, project_root()), config.tracking.experiment)
+    path = Path(config.file)
+    check_writable("file", path.parent)
+    store = find_store(config.tracking.uri, project_root())
+    check_reachable(store)
+    history = History(store, config.tracking.experiment)
     runs = history.sweep_runs(config.sweep)
     # The sweep's mark at the end of each name says nothing within one sweep.
     names = {run.run_id: re.sub(r" \([0-9a-f]+\)$", "", run.name) for run in runs}
@@ -168,8 +175,6 @@ def draw_sweep(composed: DictConfig) -> None:
         metric: {names[run.run_id]: history.curve(run.run_id, metric) for run in runs}
         for metric in config.metrics
     }
-    path = Path(config.file)
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         spec = run_curves(curves, title=f"sweep {runs[0].tags['sweep']}")
     except ValueError as error:

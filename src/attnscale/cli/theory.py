@@ -1,13 +1,13 @@
 """What the app theory does: simulate, judge, write a page, record it."""
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 from tabulate import tabulate
 
+from attnscale.checks import check_writable
 from attnscale.cli.job import job_tags, run_job
 from attnscale.cli.screen import say
 from attnscale.config.app_schema import TheoryConfig
@@ -30,6 +30,9 @@ def _theory(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
         count = getattr(config, key)
         if count < MIN_COUNT:
             raise ValueError(f"{key}={count}: must be at least {MIN_COUNT}")
+    for key in ("folder", "docs"):
+        if (path := getattr(config, key)) is not None:
+            check_writable(key, Path(path))
     store = find_store(config.tracking.uri, project_root())
     record = Record.start(
         store,
@@ -76,7 +79,7 @@ def _make(config: TheoryConfig, record: Record) -> Result:
     say(tabulate(rows, headers, tablefmt="simple", maxcolwidths=[None, 52, None, 60]))
     say(f"\nPage: {shown_path(page)}")
     if config.docs is not None:
-        _document(Path(config.docs), options, record, sweeps, settled)
+        _document(Path(config.docs), config, record, sweeps, settled)
     exponent = theory.figures["theory/exponent_row"]
     return Result(
         objective=exponent if math.isfinite(exponent) else 0.0,
@@ -88,17 +91,16 @@ def _make(config: TheoryConfig, record: Record) -> Result:
 
 
 def _document(
-    folder: Path, options: Mapping[str, Any], record: Record, sweeps: Any, settled: Any
+    folder: Path, config: TheoryConfig, record: Record, sweeps: Any, settled: Any
 ) -> None:
     from attnscale.claims.document import claims_document
     from attnscale.claims.sweeps import recorded_sweep
     from attnscale.report.modes import mode_figures, modes_document
     from attnscale.tracking.history import History
 
-    folder.mkdir(parents=True, exist_ok=True)
-    store = record.store
-    figures = mode_figures(store, options)
-    runs = recorded_sweep(History(store, "attnscale"), "scale_modes").runs
+    options = config.attention.options
+    figures = mode_figures(record.store, options)
+    runs = recorded_sweep(History(record.store, config.results), "scale_modes").runs
     for name, text in (
         ("modes.md", modes_document(options, figures, runs)),
         ("claims.md", claims_document(settled, sweeps)),

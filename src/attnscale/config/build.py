@@ -20,6 +20,7 @@ from attnscale.config.app_schema import APP_GROUPS
 from attnscale.config.schema import GROUPS, AttentionConfig, TrainConfig
 from attnscale.config.section import typed
 from attnscale.config.targets import NO_ALLOWANCE, Targets
+from attnscale.tracking.address import public
 
 T = TypeVar("T")
 
@@ -64,7 +65,8 @@ def check_budget(config: DictConfig) -> None:
 def resolve(config: DictConfig, targets: Targets = NO_ALLOWANCE) -> dict[str, Any]:
     """Resolve a composed configuration without ``hydra`` into plain dictionaries, lists and values.
 
-    The names of its targets are checked, without importing anything. ``allow`` and ``budgets`` are
+    The names of its targets are checked, without importing anything; a login in ``tracking.uri``
+    goes into the environment. ``allow`` and ``budgets`` are
     left out: they are not part of what a run is.
 
     Raises:
@@ -84,6 +86,8 @@ def resolve(config: DictConfig, targets: Targets = NO_ALLOWANCE) -> dict[str, An
             f"allow=[{', '.join(targets.allow)}]"
         )
     targets.check_names(values)
+    if (tracking := values.get("tracking")) and tracking["uri"] is not None:
+        tracking["uri"] = public(tracking["uri"])
     return values
 
 
@@ -135,6 +139,9 @@ def register() -> None:
     OmegaConf.register_new_resolver("project", lambda: str(project_root()), replace=True)
     OmegaConf.register_new_resolver("scale_modes", lambda: ", ".join(SCALES), replace=True)
     OmegaConf.register_new_resolver("choices", choices, replace=True)
+    OmegaConf.register_new_resolver(
+        "variable", lambda name, other: os.environ.get(name) or other, replace=True
+    )
     # One id per launch: Hydra copies the cache from the sweep to its jobs.
     OmegaConf.register_new_resolver(
         "launch_id",

@@ -6,6 +6,9 @@ can set them, and Hydra builds them before an app sees its configuration. Compos
 door that all of them come through; Hydra has no hook there, so its method is wrapped.
 """
 
+import json
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnscale.config.build import check_budget
 from attnscale.config.targets import below
+from attnscale.tracking.address import public, without_secrets
 
 BUILT = ("callbacks", "launcher", "sweeper", "job_logging", "hydra_logging")
 """Sections of ``hydra`` that become objects."""
@@ -76,9 +80,27 @@ def check_hydra(config: DictConfig, n_overrides: int, allow: Sequence[str]) -> N
             raise ValueError(f"{place}={value}: allowed are {', '.join(STREAMS)}")
 
 
+def _shown_address(config: DictConfig) -> str | None:
+    """Return the address to write down of a run store, if that differs from ``tracking.uri``."""
+    try:
+        uri = OmegaConf.select(config, "tracking.uri")
+    except OmegaConfBaseException:
+        # What a job alone can resolve.
+        return None
+    shown = public(uri) if isinstance(uri, str) else uri
+    return None if shown == uri else shown
+
+
+def _with_address(text: str, shown: str) -> str:
+    return re.sub(r"^(\+{0,2}tracking\.uri=).*", lambda key: key[1] + json.dumps(shown), text)
+
+
 @contextmanager
 def bounded_hydra(allow: Sequence[str] = ()) -> Iterator[None]:
-    """Check the section ``hydra`` of whatever Hydra composes inside the block; see above."""
+    """Check the section ``hydra`` of whatever Hydra composes inside the block; see above.
+
+    A login in ``tracking.uri`` goes into the environment, before Hydra writes it down.
+    """
     load = ConfigLoaderImpl.load_configuration
 
     def checked(
@@ -91,6 +113,18 @@ def bounded_hydra(allow: Sequence[str] = ()) -> Iterator[None]:
         # Hydra adds to the list that it is given.
         n_overrides = len(overrides)
         config = load(self, config_name, overrides, *args, **keys)
+        if shown := _shown_address(config):
+            # Composed again, so that Hydra writes down neither the address nor its override.
+            for arguments in (overrides, sys.argv):
+                arguments[:] = [_with_address(text, shown) for text in arguments]
+            config = load(self, config_name, overrides[:n_overrides], *args, **keys)
+            config.tracking.uri = shown
+        address = OmegaConf.select(config, "data.address")
+        if isinstance(address, str) and without_secrets(address) != address:
+            raise ValueError(
+                "data.address: takes no login and no query, which would be written down with the "
+                "run; download the files and give data.dir=PATH"
+            )
         check_hydra(config, n_overrides, allow)
         return config
 

@@ -32,6 +32,16 @@ def _check_steps_left(checkpoint: Checkpoint | None, trainer: TrainerConfig) -> 
         )
 
 
+def _check_test(parts: Parts) -> None:
+    """Read the test set before training, which would be in vain without it."""
+    if parts.trainer.limit_test_batches == 0:
+        return
+    try:
+        parts.data.setup("test")
+    except ValueError as error:
+        raise ValueError(f"{error}; trainer.limit_test_batches=0 trains without a test") from error
+
+
 def _fit(parts: Parts, checkpoint: str | None) -> None:
     """Fit; a Ctrl-C comes out as KeyboardInterrupt, not as Lightning's exit."""
     try:
@@ -87,6 +97,7 @@ def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Resu
     fitting = trainer.limit_train_batches != 0
     if fitting:
         _check_steps_left(parts.checkpoint, config.trainer)
+        _check_test(parts)
         _fit(parts, config.checkpoint)
         if record is not None:
             record.flush()

@@ -71,6 +71,9 @@ class SweepHook(Callback):
             check(all_overrides, config.attention.scale)
         if swept_keys(overrides, ()).count("budget"):
             raise ValueError("budget: is one for all jobs; start a sweep for each")
+        swept = swept_keys(overrides, params)
+        if "tracking.uri" in swept:
+            raise ValueError("tracking.uri: is one for all jobs; start a sweep for each")
         self.jobs = n_jobs(config.hydra, all_overrides)
         if config.get("budgets") and self.jobs is not None:
             seconds = self.jobs * config.budgets[config.budget].seconds
@@ -80,7 +83,6 @@ class SweepHook(Callback):
             )
         folder = Path(str(config.hydra.sweep.dir))
         name = folder.name
-        swept = swept_keys(overrides, params)
         store = find_store(config.tracking.uri, project_root())
         print(f"Recording to {store.uri} ({store.origin})")  # noqa: T201 -- before logging is set up
         print(f"See it with: {store.ui_command()}")  # noqa: T201

@@ -21,6 +21,7 @@ from attnscale.tracking.names import parameters, safe_name
 from attnscale.tracking.store import (
     TIMEOUT_SECONDS,
     Store,
+    check_reachable,
     experiment_id,
     open_client,
     sqlite_path,
@@ -83,6 +84,9 @@ class Record:
         from mlflow.exceptions import MlflowException
 
         fixed = {"mlflow.parentRunId": parent} if parent else {}
+        if parent is None:
+            # A job's store answered when its sweep began, and may be away for a minute now.
+            check_reachable(store)
         try:
             client = open_client(store)
             run = client.create_run(

@@ -17,10 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import TYPE_CHECKING
 
+from attnscale.tracking.address import SERVER, public, whole, without_secrets
+
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 TIMEOUT_SECONDS = 60
+AT_ONCE = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "14",
+    "PGCONNECT_TIMEOUT": "14",
+}
+"""Variables with which a store that does not answer is told within seconds, not minutes."""
+
 NETWORK_FILE_SYSTEMS = {
     "nfs",
     "nfs4",
@@ -39,7 +48,7 @@ class Store:
     """A place for runs.
 
     Attributes:
-        uri: MLflow's tracking URI.
+        uri: MLflow's tracking URI as it may be shown; see :mod:`attnscale.tracking.address`.
         artifacts: URI of the folder for artifacts, or None where the server decides.
         origin: What decided: "tracking.uri", "MLFLOW_TRACKING_URI" or "default".
     """
@@ -50,7 +59,7 @@ class Store:
 
     def ui_command(self) -> str:
         """Return the shell command that opens MLflow's UI on this store."""
-        if self.uri.startswith(("http://", "https://")):
+        if self.uri.startswith(SERVER):
             return self.uri
         return f"mlflow ui --backend-store-uri {shlex.quote(self.uri.partition('?')[0])}"
 
@@ -97,12 +106,15 @@ def sqlite_path(uri: str) -> PurePath | None:
 def find_store(configured: str | None, root: Path) -> Store:
     """Return the store: ``tracking.uri``, else MLFLOW_TRACKING_URI, else the project's.
 
+    A login in the address goes into the environment.
+
     Args:
         configured: ``tracking.uri`` of the configuration.
         root: Folder of the project, with ``mlruns/`` below it.
 
     Raises:
-        ValueError: For a file store, which current MLflow refuses, with the way out.
+        ValueError: For a file store, which current MLflow refuses, with the way out; and for an
+            address whose password is not known.
     """
     inherited = os.environ.get("MLFLOW_TRACKING_URI")
     if configured:
@@ -111,6 +123,8 @@ def find_store(configured: str | None, root: Path) -> Store:
         uri, origin = inherited, "MLFLOW_TRACKING_URI"
     else:
         uri, origin = sqlite_uri(root / "mlruns" / "mlflow.db"), "default"
+    uri = public(uri, origin)
+    whole(uri)
     if "://" not in uri or uri.startswith("file:"):
         raise ValueError(
             f"{origin}={uri}: MLflow no longer writes to a plain folder; use a database such as "
@@ -161,7 +175,7 @@ def open_client(store: Store) -> "MlflowClient":
     """
     path = sqlite_path(store.uri)
     if path is None:
-        return _client(store.uri)
+        return _client(whole(store.uri))
     database = Path(path)
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
@@ -187,6 +201,37 @@ def _client(uri: str) -> "MlflowClient":
     for name in ("mlflow", "mlflow.store.db.utils", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return MlflowClient(uri)
+
+
+def check_reachable(store: Store) -> None:
+    """Check that a store elsewhere answers within seconds, without MLflow's minutes of retries.
+
+    Variables that are set already stay as they are; see :data:`AT_ONCE`.
+
+    Raises:
+        ValueError: If it does not answer or refuses, naming the key and the address.
+    """
+    if sqlite_path(store.uri) is not None:
+        return
+    from mlflow.store.db.db_types import DATABASE_ENGINES
+    from sqlalchemy import create_engine
+
+    uri = whole(store.uri)
+    own = dict(os.environ)
+    os.environ.update(AT_ONCE | own)
+    try:
+        if uri.partition(":")[0].partition("+")[0] in DATABASE_ENGINES:
+            create_engine(uri).connect().close()
+        _client(uri).search_experiments(max_results=1)
+    except Exception as error:
+        first = without_secrets(str(error).replace(uri, store.uri)).splitlines()[0]
+        if "error code 401" in first:
+            first += "; MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD hold a login"
+        # Without the cause, which may name the whole address.
+        raise ValueError(f"{store.origin}={store.uri}: the run store fails: {first}") from None
+    finally:
+        for name in AT_ONCE.keys() - own:
+            del os.environ[name]
 
 
 def experiment_id(client: "MlflowClient", store: Store, name: str) -> str:
