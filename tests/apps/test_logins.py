@@ -1,8 +1,6 @@
 """The login of a run store: used, and written down nowhere."""
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +42,7 @@ def assert_hidden(done: "subprocess.CompletedProcess[str]", folder: Path) -> Non
 @pytest.mark.parametrize(
     ("form", "more"),
     [
-        ("key", ()),
+        pytest.param("key", (), marks=pytest.mark.slow),
         ("key", ("-m", "model.d_k=8")),
         pytest.param("variable", (), marks=pytest.mark.slow),
         pytest.param("file", ("-m", "model.d_k=8"), marks=pytest.mark.slow),
@@ -78,29 +76,11 @@ def test_a_login_in_the_address_is_used_and_written_nowhere(
     assert QUOTED not in heard
 
 
-@pytest.mark.parametrize(
-    ("uri", "line"),
-    [
-        ("http://me:{}@127.0.0.1:1", "tracking.uri=http://127.0.0.1:1: the run store fails: "),
-        (
-            "postgresql+{}://me:{}@127.0.0.1:1/db",
-            "tracking.uri=postgresql+psycopg2://***@127.0.0.1:1/db: the run store fails: ",
-        ),
-        ('"http://127.0.0.1:1?token={}"', "tracking.uri=http://127.0.0.1:1?***: a server's "),
-    ],
-)
-def test_a_wrong_address_is_one_line_without_its_secret(shell: Any, uri: str, line: str) -> None:
-    named = uri.format("psycopg2", QUOTED) if uri.count("{}") == 2 else uri.format(QUOTED)
-    done = shell(f"tracking.uri={named}", *SHORT, timeout=15)
+def test_a_wrong_address_is_one_line_without_its_secret(shell: Any) -> None:
+    uri = f"postgresql+psycopg2://me:{QUOTED}@127.0.0.1:1/db"
+    done = shell(f"tracking.uri={uri}", *SHORT, timeout=15)
     assert done.returncode == 1
-    assert done.stderr.startswith(line)
+    shown = "postgresql+psycopg2://***@127.0.0.1:1/db"
+    assert done.stderr.startswith(f"tracking.uri={shown}: the run store fails: ")
     assert len(done.stderr.splitlines()) == 1
     assert_hidden(done, shell.path)
-
-
-def test_a_refused_login_says_where_one_goes(shell: Any, server: Server) -> None:
-    done = shell(f"tracking.uri={server.uri}", *SHORT)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"tracking.uri={server.uri}: the run store fails: ")
-    assert "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in done.stderr
-    assert len(server.heard) == 1

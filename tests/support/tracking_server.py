@@ -61,7 +61,7 @@ def tracking_server(login: str | None = None, status: int = 200) -> Iterator[Ser
             }.get(name, {})
             wanted = f"Basic {base64.b64encode((login or '').encode()).decode()}"
             refused = login is not None and self.headers.get("Authorization") != wanted
-            content = json.dumps(answer).encode()
+            content = b"You are not authenticated." if refused else json.dumps(answer).encode()
             self.send_response(401 if refused else status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
