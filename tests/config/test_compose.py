@@ -1,5 +1,6 @@
 """From files and overrides to plain values."""
 
+import os
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -175,3 +176,51 @@ def test_allow_is_left_out() -> None:
 def test_the_help_text_names_choices_and_modes() -> None:
     assert "optimizer=    adam, adamw, sgd" in choices()
     assert "sqrt, none" in OmegaConf.create({"modes": "${scale_modes:}"}).modes
+
+
+@pytest.mark.parametrize(
+    ("app", "key"),
+    [
+        ("train", "tracking.experiment"),
+        ("evaluate", "tracking.experiment"),
+        ("report", "tracking.experiment"),
+        ("curves", "tracking.experiment"),
+        ("theory", "results"),
+    ],
+)
+def test_an_experiment_is_the_key_else_the_variable_else_the_default(
+    app: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def experiment(*overrides: str) -> object:
+        with initialize_config_dir(str(project_root() / "conf"), version_base="1.3"):
+            return OmegaConf.select(hydra_compose(app, list(overrides)), key)
+
+    register()
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    assert experiment() == "attnscale"
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "")
+    assert experiment() == "attnscale"
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine, [a]")
+    assert experiment() == "mine, [a]"
+    assert experiment(f"{key}=given") == "given"
+
+
+def test_a_run_name_is_the_key_else_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_RUN_NAME", raising=False)
+    assert compose([], folder=tmp_path).tracking.run_name is None
+    monkeypatch.setenv("MLFLOW_RUN_NAME", "first")
+    assert compose([], folder=tmp_path).tracking.run_name == "first"
+    assert compose(["tracking.run_name=mine"], folder=tmp_path).tracking.run_name == "mine"
+
+
+def test_what_a_job_alone_can_resolve_is_resolved_without_a_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("USERNAME", "PASSWORD"):
+        monkeypatch.setenv(f"MLFLOW_TRACKING_{name}", "")
+    assert (
+        compose(["tracking.uri=http://me:se@host"], folder=tmp_path).tracking.uri == "http://host"
+    )
+    assert os.environ["MLFLOW_TRACKING_PASSWORD"] == "se"

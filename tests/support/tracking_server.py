@@ -1,4 +1,4 @@
-"""An MLflow server that keeps nothing but what it was told, for those who want to read all of it."""
+"""An MLflow server that keeps only what it was told, for those who read all of it."""
 
 import base64
 import json
@@ -67,7 +67,7 @@ def tracking_server(login: str | None = None, status: int = 200) -> Iterator[Ser
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_PUT = do_PATCH = _answer
+        do_GET = do_POST = do_PUT = do_PATCH = _answer  # noqa: N815
 
         def log_message(self, *arguments: object) -> None:
             """Say nothing."""
