@@ -1,6 +1,7 @@
 """The login of a run store: used, and written down nowhere."""
 
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,33 @@ SHORT = (
     "trainer.limit_test_batches=1",
     "callbacks.attention_stats=null",
 )
+
+GUARDED = """
+import base64, os, sys
+
+folder, login = sys.argv[1:]
+os.environ |= {
+    "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{folder}/server.db",
+    "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
+    "_MLFLOW_SERVER_ARTIFACT_DESTINATION": f"{folder}/artifacts",
+    "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+}
+from mlflow.server import app
+from werkzeug.serving import make_server
+
+wanted = "Basic " + base64.b64encode(login.encode()).decode()
+
+def guarded(environ, start):
+    if environ.get("HTTP_AUTHORIZATION") == wanted:
+        return app(environ, start)
+    start("401 Unauthorized", [("Content-Type", "text/plain")])
+    return [b"You are not authenticated."]
+
+server = make_server("127.0.0.1", 0, guarded, threaded=True)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+"""MLflow's own server behind a login; its own login needs packages that a server alone wants."""
 
 
 @pytest.fixture
@@ -84,3 +112,36 @@ def test_a_wrong_address_is_one_line_without_its_secret(shell: Any) -> None:
     assert done.stderr.startswith(f"tracking.uri={shown}: the run store fails: ")
     assert len(done.stderr.splitlines()) == 1
     assert_hidden(done, shell.path)
+
+
+@pytest.mark.slow
+def test_a_run_a_sweep_and_what_reads_them_at_a_server_of_mlflow(
+    shell: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "served").mkdir()
+    command = [sys.executable, "-c", GUARDED, str(tmp_path / "served"), f"me:{SECRET}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            place = f"127.0.0.1:{int(process.stdout.readline())}"
+            login = (f"tracking.uri=http://me:{QUOTED}@{place}",)
+            variables = {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": SECRET}
+            run = shell(*login, *SHORT)
+            checkpoint = f"checkpoint={shell.result()['last_checkpoint']}"
+            for done in (
+                run,
+                shell(checkpoint, *login, "trainer.max_epochs=2"),
+                shell("-m", "model.d_k=8,16", *login, *SHORT, whole=True),
+                shell(*login, app="src.report"),
+                shell(f"tracking.uri=http://{place}", app="src.curves", extra=variables),
+            ):
+                assert done.returncode == 0, done.stderr
+                assert_hidden(done, tmp_path)
+            refused = shell(checkpoint, f"tracking.uri=http://{place}", "trainer.max_epochs=3")
+            assert refused.returncode == 1
+            assert "MLFLOW_TRACKING_USERNAME" in refused.stderr
+            assert len(refused.stderr.splitlines()) == 1
+        finally:
+            process.kill()
+    assert list((tmp_path / "served").rglob("config.yaml"))
+    assert list((tmp_path / "served").rglob("index.html"))

@@ -32,3 +32,18 @@ def test_a_place_that_cannot_be_written_is_told_first(
     with pytest.raises(ValueError, match=rf"^{key}=/proc/nowhere.*: cannot be written: ") as told:
         work(config)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("app", "work", "place"),
+    [("report", run_report, "folder={}"), ("curves", draw_sweep, "file={}/curves.png")],
+)
+def test_a_store_that_is_not_there_is_told_by_what_reads_it(
+    app: str, work: Callable[[DictConfig], object], place: str, tmp_path: Path
+) -> None:
+    register()
+    uri = "http://127.0.0.1:1"
+    with initialize_config_dir(str(project_root() / "conf"), version_base="1.3"):
+        config = compose(app, [f"tracking.uri={uri}", place.format(tmp_path)])
+    with pytest.raises(ValueError, match=f"^tracking.uri={uri}: the run store fails: "):
+        work(config)
