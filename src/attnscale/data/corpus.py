@@ -7,6 +7,7 @@ part of a sentence, and splitting there would shift every later pair.
 import gzip
 import unicodedata
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,10 @@ import numpy as np
 
 MIN_PAIRS = 20
 MIN_CORRELATION, CLEARLY_BETTER = 0.3, 0.2
+UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
+"""Scripts without spaces between words, as names of characters in Unicode begin."""
+MAX_MEAN_WORD = 6
+"""Characters of a word, on average, in these scripts; a phrase without spaces has more."""
 
 
 def decode_line(line: bytes, name: str, number: int) -> str:
@@ -112,6 +117,14 @@ def shift_warning(first: Sequence[str], second: Sequence[str]) -> str | None:
                     "moved by a line; is a line missing or extra before?"
                 )
     return None
+
+
+def unspaced(texts: Sequence[str]) -> bool:
+    """Whether most letters are of scripts without spaces between words, and there are no spaces."""
+    letters = {c: n for c, n in Counter("".join(texts)).items() if c.isalpha()}
+    count = sum(n for c, n in letters.items() if unicodedata.name(c, "").startswith(UNSPACED))
+    words = sum(len(text.split()) for text in texts)
+    return 2 * count > sum(letters.values()) > MAX_MEAN_WORD * words
 
 
 def find_file(folder: Path, stem: str) -> Path | None:

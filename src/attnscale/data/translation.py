@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnscale.checks import check_choice, check_min
 from attnscale.data.batching import BlockLoader, Processes, by_sentences, by_tokens
-from attnscale.data.corpus import shift_warning
+from attnscale.data.corpus import shift_warning, unspaced
 from attnscale.data.module import DataModule
 from attnscale.data.packing import FlatTokens, Packed
 from attnscale.data.vocabulary import BEGIN, END, PADDING, UNKNOWN, Preprocessing, Vocabulary
@@ -137,6 +137,15 @@ class TranslationData(DataModule):
         warning = shift_warning(first, second) if training else None
         if warning is not None:
             log.warning("data: %s: %s", split, warning)
+        for side, lines in zip(SIDES, (first, second), strict=True):
+            form = self.preprocessing[side]
+            if training and form.tokenizer != "char" and unspaced(lines):
+                log.warning(
+                    "data: %s: the text in %s has no spaces between words, and "
+                    "data.tokenizer=%s takes what stands between two for one token: set "
+                    "data.tokenizer=char, or cut it into words or pieces and set it to split",
+                    *(split, form.language, form.tokenizer),
+                )
         cut = [self.preprocessing[side].splitter() for side in SIDES]
         flat = [FlatTokens(), FlatTokens()]
         texts: tuple[list[str], list[str]] = ([], [])
