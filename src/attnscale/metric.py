@@ -239,4 +239,4 @@ def bleu_remark(metrics: Mapping[str, float]) -> str | None:
 def bleu_remarks(runs: Iterable[Mapping[str, float]]) -> list[str]:
     """Return the remarks on some runs' test BLEU, each once and as a sentence."""
     remarks = sorted({remark for metrics in runs if (remark := bleu_remark(metrics))})
-    return [f"Of test BLEU: {remark}." for remark in remarks]
+    return [f"BLEU: {remark}." for remark in remarks]

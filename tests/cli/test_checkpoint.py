@@ -82,6 +82,6 @@ def test_a_line_that_is_cut_is_told_with_its_number(
     with caplog.at_level(logging.WARNING):
         assert len(list(translator.lines(lines, 2))) == 4
     cut = [text for text in caplog.messages if "6000" in text]
-    assert cut == ["line 3: 6000 tokens, of which the first data.max_length=5 are translated"]
+    assert cut == ["line 3: 6000 tokens, of which the first 5 are read (data.max_length)"]
     ends = [text.partition(":")[0] for text in caplog.messages if "has no end after" in text]
     assert ends == ["line 1", "line 3", "line 4"]

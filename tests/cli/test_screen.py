@@ -46,4 +46,4 @@ def test_what_must_be_known_to_read_bleu_stands_with_it() -> None:
     remark = "0 whatever the model, as no reference has four tokens"
     assert f"of test BLEU      {remark}" in run_table(result, "ui").splitlines()
     jobs = [Job(index=i, name="r", status="FINISHED", result=result) for i in (0, 1)]
-    assert sweep_table(jobs).count(f"Of test BLEU: {remark}.") == 1
+    assert sweep_table(jobs).count(f"BLEU: {remark}.") == 1

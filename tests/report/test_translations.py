@@ -159,5 +159,5 @@ def test_what_must_be_known_to_read_bleu_stands_under_the_table(
     runs = [plant.run("scale=none", metrics=figures), plant.run("scale=sqrt", metrics=figures)]
     report = make_report(runs, Files(tmp_path, {}), tmp_path / "page", title="t")
     (remark,) = report.result["remarks"]
-    assert remark.startswith("Of test BLEU: 0 whatever the model")
+    assert remark.startswith("BLEU: 0 whatever the model")
     assert remark in report.page.read_text(encoding="utf-8")

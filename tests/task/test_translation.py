@@ -113,6 +113,7 @@ def test_a_sentence_is_translated_by_one_process(
 def test_a_perfect_model_has_full_bleu(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
     *,
     tokenizer: str,
     target: str,
@@ -129,7 +130,13 @@ def test_a_perfect_model_has_full_bleu(
     end = SimpleNamespace(is_global_zero=True, default_root_dir=str(tmp_path))
     monkeypatch.setattr(type(task), "trainer", end)
     task.translations = {0: data.load("test").target[0].tolist()}
-    figures = task._score()
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        figures = task._score()
+        assert caplog.text == ""
+        task.translations[0].pop()
+        assert task._score() == figures
+    assert caplog.messages == ["test: 1 of 1 translations have no end and are cut"]
     assert figures["bleu"] == figures["bleu_ceiling"] == pytest.approx(100)
     assert figures["bleu_tokenized"] == pytest.approx(100 if words > 3 else 0)
     signatures = json.loads((tmp_path / "signatures.json").read_text())

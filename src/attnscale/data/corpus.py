@@ -127,6 +127,16 @@ def unspaced(texts: Sequence[str]) -> bool:
     return 2 * count > sum(letters.values()) > MAX_MEAN_WORD * words
 
 
+def unspaced_warning(texts: Sequence[str], tokenizer: str, language: str) -> str | None:
+    """Return a warning if a tokenizer that cuts at spaces and signs gets text without spaces."""
+    if tokenizer == "char" or not unspaced(texts):
+        return None
+    return (
+        f"the text in {language} has no spaces between words, and data.tokenizer={tokenizer} takes "
+        "a phrase for a word: set data.tokenizer=char, or cut it into words or pieces and set split"
+    )
+
+
 def find_file(folder: Path, stem: str) -> Path | None:
     """Return ``folder/stem`` or ``folder/stem.gz``; hidden files are no data."""
     for name in (stem, f"{stem}.gz"):

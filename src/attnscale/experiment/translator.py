@@ -61,7 +61,7 @@ class Translator:
         whole = [self.split(text) for text in texts]
         for line, words in enumerate(whole, start=first):
             if len(words) > self.max_length:
-                text = "line %d: %d tokens, of which the first data.max_length=%d are translated"
+                text = "line %d: %d tokens, of which the first %d are read (data.max_length)"
                 log.warning(text, line, len(words), self.max_length)
         tokens = [words[: self.max_length] for words in whole]
         rows = [i for i, sentence in enumerate(tokens) if sentence]

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -12,13 +13,15 @@ from torch import Tensor
 
 from attnscale.data.corpus import unspaced
 from attnscale.data.translation import TranslationBatch, TranslationData
-from attnscale.data.vocabulary import PADDING
+from attnscale.data.vocabulary import END, PADDING
 from attnscale.decoding.greedy import greedy
 from attnscale.metric import LossByLength, TokenFigures, score
 from attnscale.metric import bleu_tokenizer as choose_tokenizer
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer
 from attnscale.task.module import TaskModule
+
+log = logging.getLogger(__name__)
 
 SAMPLES = 20
 
@@ -153,6 +156,9 @@ class Translation(TaskModule):
             ),
         )
         if self.trainer.is_global_zero:
+            cut_off = sum(self.translations[i][-1] != END for i in rows)
+            if cut_off:
+                log.info("test: %d of %d translations have no end and are cut", cut_off, len(rows))
             folder = Path(self.trainer.default_root_dir)
             records = [
                 {"source": split.source_text[i], "reference": reference, "translation": text}
