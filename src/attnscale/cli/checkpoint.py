@@ -18,6 +18,7 @@ from attnscale.config.build import project_root, to_object
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import Targets
+from attnscale.metric import bleu_remarks
 from attnscale.sweep.overrides import allowed
 from attnscale.tracking.store import find_store
 
@@ -29,19 +30,21 @@ def _run_config(trained: TrainConfig, evaluation: EvaluateConfig) -> TrainConfig
         trained: The checkpoint's configuration.
         evaluation: That of the app; null stands for what it was in training.
     """
-    split = evaluation.data.split
+    split, tokenizer = evaluation.data.split, evaluation.task.bleu_tokenizer
     config = replace(
         copy.deepcopy(trained),
         folder=evaluation.folder,
         checkpoint=evaluation.checkpoint,
-        tracking=replace(evaluation.tracking, run_name=f"evaluate {split}"),
+        tracking=replace(evaluation.tracking, run_name=f"evaluate {split or 'test'}"),
     )
     if evaluation.data.dir is not None:
         config.data["dir"] = evaluation.data.dir
-    if "test" in config.data:
+    if split is not None and "test" in config.data:
         config.data["test"] = split
-    elif split != "test":
+    elif split not in (None, "test"):
         raise ValueError(f"data.split={split}: this checkpoint's data have one test set, test")
+    if tokenizer is not None:
+        config.task["bleu_tokenizer"] = tokenizer
     place = {key: value for key, value in plain(evaluation.trainer).items() if value is not None}
     config.trainer = replace(
         config.trainer,
@@ -76,11 +79,13 @@ def evaluate(composed: DictConfig) -> None:
     tags = {"kind": "evaluation", "overrides": overrides}
     result = run(config, tags=tags, allow=targets.allow)
     rows = [
-        (COLUMNS.get(name, name).replace("test", evaluation.data.split, 1), number(value))
+        (COLUMNS.get(name, name).replace("test", evaluation.data.split or "test", 1), number(value))
         for name, value in result.metrics.items()
         if name.startswith("test/")
     ]
     say(tabulate(rows, tablefmt="plain"))
+    for remark in bleu_remarks([result.metrics]):
+        say(remark)
     signatures = Path(config.folder, "signatures.json")
     if signatures.is_file():
         for name, text in json.loads(signatures.read_text()).items():

@@ -128,6 +128,8 @@ def run_report(composed: DictConfig) -> None:
     folder = Path(config.folder) / "report"
     report = write(store, selection, folder, title=title, runs=runs, points=config.points)
     tell(report, say)
+    for remark in report.result["remarks"]:
+        say(remark)
     if len(sweeps) == 1 and config.filter is None and not config.runs:
         parent = History(store, experiment).parent(sweeps[0])
         if parent is not None:

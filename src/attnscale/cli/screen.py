@@ -9,6 +9,7 @@ from tabulate import tabulate
 
 from attnscale.config.build import shown_path
 from attnscale.experiment import Result
+from attnscale.metric import bleu_remark, bleu_remarks
 from attnscale.sweep.state import Job
 
 log = logging.getLogger("attnscale")
@@ -66,10 +67,12 @@ def run_table(result: Result, ui: str) -> str:
     figures = [
         (label, number(result.metrics[k])) for k, label in COLUMNS.items() if k in result.metrics
     ]
+    remark = bleu_remark(result.metrics)
     rows: list[tuple[str, str]] = [
         ("run", result.name),
         ("outcome", _outcome(result)),
         *figures,
+        *([] if remark is None else [("of test BLEU", remark)]),
         ("optimizer steps", str(result.steps)),
         ("steps per second", number(result.steps_per_second)),
         ("peak memory", f"{result.peak_memory_mib:.0f} MiB"),
@@ -98,4 +101,5 @@ def sweep_table(jobs: Sequence[Job]) -> str:
             row.append(number(job.result.steps_per_second))
         rows.append(row)
     headers = ["job", "run", "outcome", *(COLUMNS[k] for k in present), "steps/s"]
-    return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
+    table = tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
+    return "\n".join([table, *bleu_remarks(job.result.metrics for job in jobs if job.result)])

@@ -32,8 +32,15 @@ class TranslateConfig:
 class EvaluateDataConfig:
     """``data`` of ``python -m src.evaluate``."""
 
-    split: str = MISSING
+    split: str | None = MISSING
     dir: str | None = MISSING
+
+
+@dataclass
+class EvaluateTaskConfig:
+    """``task`` of ``python -m src.evaluate``."""
+
+    bleu_tokenizer: str | None = MISSING
 
 
 @dataclass
@@ -51,6 +58,7 @@ class EvaluateConfig:
 
     checkpoint: str | None = MISSING
     data: EvaluateDataConfig = MISSING
+    task: EvaluateTaskConfig = MISSING
     trainer: EvaluateTrainerConfig = MISSING
     tracking: TrackingConfig = MISSING
     folder: str = MISSING

@@ -220,6 +220,7 @@ class TranslationTaskConfig(TaskConfig):
 
     label_smoothing: float = MISSING
     length_edges: list[int] = MISSING
+    bleu_tokenizer: str | None = MISSING
 
 
 @dataclass

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnscale.checks import check_choice, check_min
 from attnscale.data.batching import BlockLoader, Processes, by_sentences, by_tokens
-from attnscale.data.corpus import shift_warning
+from attnscale.data.corpus import shift_warning, unspaced_warning
 from attnscale.data.module import DataModule
 from attnscale.data.packing import FlatTokens, Packed
 from attnscale.data.vocabulary import BEGIN, END, PADDING, UNKNOWN, Preprocessing, Vocabulary
@@ -134,9 +134,14 @@ class TranslationData(DataModule):
         """Read and tokenise a split; tokens go into flat arrays under numbers of their own."""
         first, second = self.pairs(split)
         training = split == "train"
-        warning = shift_warning(first, second) if training else None
-        if warning is not None:
-            log.warning("data: %s: %s", split, warning)
+        if training:
+            forms = [self.preprocessing[side] for side in SIDES]
+            unspaced = [
+                unspaced_warning(lines, form.tokenizer, form.language)
+                for lines, form in zip((first, second), forms, strict=True)
+            ]
+            for warning in filter(None, (shift_warning(first, second), *unspaced)):
+                log.warning("data: %s: %s", split, warning)
         cut = [self.preprocessing[side].splitter() for side in SIDES]
         flat = [FlatTokens(), FlatTokens()]
         texts: tuple[list[str], list[str]] = ([], [])
