@@ -33,6 +33,7 @@ class TranslationBatch(NamedTuple):
         indices: Which examples of the split these are, (batch,).
         loss_weight: Of this process's mean loss per token, so that the mean over processes is the
             mean over the tokens of the whole batch: its target tokens × processes ÷ those of all.
+            In training also × the batch's target tokens ÷ their mean over the step's batches.
     """
 
     source: Tensor
@@ -48,6 +49,11 @@ class Split(NamedTuple):
     target_text: list[str]
     source: Packed
     target: Packed
+
+
+def predicted_tokens(split: Split, indices: npt.NDArray[np.int64]) -> int:
+    """Return the target tokens of some pairs that are predicted: all but BEGIN."""
+    return int((split.target.lengths[indices] - 1).sum())
 
 
 class TranslationData(DataModule):
@@ -230,9 +236,8 @@ class TranslationData(DataModule):
         part = processes.part(indices).numpy()
         loss_weight = 1.0
         if processes.world > 1:
-            lengths = split.target.lengths
-            tokens = [int((lengths[i] - 1).sum()) for i in (part, whole)]
-            loss_weight = tokens[0] * processes.world / tokens[1]
+            own, of_all = (predicted_tokens(split, i) for i in (part, whole))
+            loss_weight = own * processes.world / of_all
             part = part if len(part) else whole[:1]
         return TranslationBatch(
             torch.from_numpy(split.source.padded(part, PADDING)),
@@ -256,7 +261,11 @@ class TranslationData(DataModule):
         """Return the training batches."""
         split = self.load("train")
         lengths = np.maximum(split.source.lengths, split.target.lengths)
-        return self._training_blocks(lambda epoch: self._plan(lengths, epoch), self._fetch(split))
+        return self._training_blocks(
+            lambda epoch: self._plan(lengths, epoch),
+            self._fetch(split),
+            lambda indices: predicted_tokens(split, indices.numpy()),
+        )
 
     def evaluation(self, name: str) -> BlockLoader[TranslationBatch]:
         """Return the batches of a split, similar lengths together, each example once."""

@@ -62,7 +62,7 @@ class Translation(TaskModule):
         return hidden.flatten(0, 1).index_select(0, real), target.flatten().index_select(0, real)
 
     def loss(self, batch: TranslationBatch) -> Tensor:
-        """Return the mean cross-entropy per target token, weighted by this process's share."""
+        """Return the mean cross-entropy per target token, times the batch's weight."""
         hidden, target = self._hidden(batch)
         output = self.model.output
         total = linear_cross_entropy(
