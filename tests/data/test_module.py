@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnscale.data.batching import Processes
-from attnscale.data.gaussian import GaussianData
+from attnscale.data.gaussian import GaussianData, SequenceBatch
 from attnscale.data.module import DataModule
 from attnscale.data.toy_translation import ToyTranslation
 from attnscale.data.vocabulary import PADDING
@@ -100,9 +100,9 @@ def test_limits_and_overfitting(make: Make) -> None:
 
 def elements(batch: Any) -> Tensor:
     """Return numbers, one for each component or target token that the loss is a mean over."""
-    if hasattr(batch, "x"):
+    if isinstance(batch, SequenceBatch):
         return batch.x.double().flatten()
-    tokens = batch.target[:, 1:]
+    tokens: Tensor = batch.target[:, 1:]
     return tokens[(tokens != PADDING) & (batch.loss_weight > 0)].double()
 
 

@@ -50,10 +50,9 @@ class Split(NamedTuple):
     source: Packed
     target: Packed
 
-
-def predicted_tokens(split: Split, indices: npt.NDArray[np.int64]) -> int:
-    """Return the target tokens of some pairs that are predicted: all but BEGIN."""
-    return int((split.target.lengths[indices] - 1).sum())
+    def predicted(self, indices: npt.NDArray[np.int64] | slice = slice(None)) -> int:
+        """Return the target tokens of some pairs, or all, that are predicted: not BEGIN."""
+        return int((self.target.lengths[indices] - 1).sum())
 
 
 class TranslationData(DataModule):
@@ -218,7 +217,7 @@ class TranslationData(DataModule):
 
     def train_tokens(self) -> int:
         """Return the target tokens of the training set that are predicted."""
-        return int((self.load("train").target.lengths - 1).sum())
+        return self.load("train").predicted()
 
     def checkpoint_values(self) -> dict[str, Any]:
         """Return what a checkpoint must carry to be used: plain lists of tokens."""
@@ -236,8 +235,7 @@ class TranslationData(DataModule):
         part = processes.part(indices).numpy()
         loss_weight = 1.0
         if processes.world > 1:
-            own, of_all = (predicted_tokens(split, i) for i in (part, whole))
-            loss_weight = own * processes.world / of_all
+            loss_weight = split.predicted(part) * processes.world / split.predicted(whole)
             part = part if len(part) else whole[:1]
         return TranslationBatch(
             torch.from_numpy(split.source.padded(part, PADDING)),
@@ -264,7 +262,7 @@ class TranslationData(DataModule):
         return self._training_blocks(
             lambda epoch: self._plan(lengths, epoch),
             self._fetch(split),
-            lambda indices: predicted_tokens(split, indices.numpy()),
+            lambda indices: split.predicted(indices.numpy()),
         )
 
     def evaluation(self, name: str) -> BlockLoader[TranslationBatch]:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from attnscale.attention.scale.base import widen
 from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import PADDING
 from attnscale.decoding.greedy import greedy
@@ -84,7 +85,7 @@ class Translation(TaskModule):
         output = self.model.output
         for batch in (batch for batch in block if batch.loss_weight):
             hidden, target = self._hidden(batch)
-            logits = output(hidden).float()
+            logits = widen(output(hidden))
             nll = torch.nn.functional.cross_entropy(logits, target, reduction="none").double()
             metric.update(nll.sum(), (logits.argmax(dim=-1) == target).sum(), len(target))
             if split == "test" and self.by_length is not None:
