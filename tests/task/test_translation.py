@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from attnscale.data.batching import Processes
 from attnscale.data.translation import TranslationData
+from attnscale.data.vocabulary import PADDING
 from tests.support.models import transformer
 from tests.task.toy import translation
 
@@ -72,6 +74,18 @@ def test_the_figures_of_a_split_are_those_of_one_process(
         sums.append({name: float(getattr(metric, name)) for name in metric.sums})
         metric.reset()
     assert sums[1] == pytest.approx(sums[0], rel=1e-6)
+
+
+def test_a_double_model_is_judged_in_double_precision(task: Any) -> None:
+    task.model.double()
+    batch = batches("val")[0]
+    task.evaluate("val", [batch])
+    with torch.no_grad():
+        logits = task.model.output(task.model(batch.source, batch.target[:, :-1], PADDING))
+        total = functional.cross_entropy(
+            logits.mT, batch.target[:, 1:], ignore_index=PADDING, reduction="sum"
+        )
+    assert float(task.metrics["val"].nll) == pytest.approx(float(total), rel=1e-12)
 
 
 @WORLDS

@@ -10,7 +10,7 @@ batches.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -110,6 +110,10 @@ class BlockLoader(Generic[Batch]):
 
     ``plan(epoch)`` gives the example indices of every batch, the same on each process; ``fetch``
     makes a batch from them. The loader applies the limit, so a limit counts batches and not blocks.
+
+    Where a step accumulates batches b of sizes n_b, each ``loss_weight`` is multiplied by
+    n_b / (mean n over the step), so that the mean over the step's batches is the loss of them as
+    one: a plain mean would count a token of a small batch more than one of a large batch.
     """
 
     def __init__(
@@ -120,6 +124,8 @@ class BlockLoader(Generic[Batch]):
         epoch: Callable[[], int],
         block: int,
         limit: float | None,
+        accumulate: int = 1,
+        weigh: Callable[[Tensor], int] = len,
     ) -> None:
         """Keep what makes the batches.
 
@@ -129,8 +135,12 @@ class BlockLoader(Generic[Batch]):
             epoch: Gives the current epoch, from 0.
             block: Number of batches in a block, at least 1.
             limit: As in :func:`limited`.
+            accumulate: Batches of a step, counted from the epoch's first; if above 1, a batch is a
+                named tuple with a ``loss_weight``.
+            weigh: Example indices of one batch to its size, in what the loss is a mean over.
         """
         self.plan, self.fetch, self.epoch, self.block = plan, fetch, epoch, block
+        self.accumulate, self.weigh = accumulate, weigh
         self.n_batches = limited(len(plan(0)), limit)
 
     def __len__(self) -> int:
@@ -140,5 +150,22 @@ class BlockLoader(Generic[Batch]):
     def __iter__(self) -> Iterator[list[Batch]]:
         """Yield the blocks of the current epoch."""
         batches = self.plan(self.epoch())[: self.n_batches]
+        shares = self._shares(batches)
         for start in range(0, self.n_batches, self.block):
-            yield [self.fetch(indices) for indices in batches[start : start + self.block]]
+            stop = min(start + self.block, self.n_batches)
+            yield [self._weighted(self.fetch(batches[i]), shares[i]) for i in range(start, stop)]
+
+    def _shares(self, batches: Sequence[Tensor]) -> list[float]:
+        """Return each batch's size ÷ the mean size of its step's batches."""
+        if self.accumulate == 1:
+            return [1.0] * len(batches)
+        sizes = [self.weigh(indices) for indices in batches]
+        steps = [sizes[i : i + self.accumulate] for i in range(0, len(sizes), self.accumulate)]
+        return [size * len(step) / sum(step) for step in steps for size in step]
+
+    @staticmethod
+    def _weighted(batch: Batch, share: float) -> Batch:
+        if share == 1.0:
+            return batch
+        whole = cast(Any, batch)
+        return cast(Batch, whole._replace(loss_weight=whole.loss_weight * share))

@@ -33,6 +33,7 @@ class TranslationBatch(NamedTuple):
         indices: Which examples of the split these are, (batch,).
         loss_weight: Of this process's mean loss per token, so that the mean over processes is the
             mean over the tokens of the whole batch: its target tokens × processes ÷ those of all.
+            In training also × the batch's target tokens ÷ their mean over the step's batches.
     """
 
     source: Tensor
@@ -48,6 +49,10 @@ class Split(NamedTuple):
     target_text: list[str]
     source: Packed
     target: Packed
+
+    def predicted(self, indices: npt.NDArray[np.int64] | slice = slice(None)) -> int:
+        """Return the target tokens of some pairs, or all, that are predicted: not BEGIN."""
+        return int((self.target.lengths[indices] - 1).sum())
 
 
 class TranslationData(DataModule):
@@ -217,7 +222,7 @@ class TranslationData(DataModule):
 
     def train_tokens(self) -> int:
         """Return the target tokens of the training set that are predicted."""
-        return int((self.load("train").target.lengths - 1).sum())
+        return self.load("train").predicted()
 
     def checkpoint_values(self) -> dict[str, Any]:
         """Return what a checkpoint must carry to be used: plain lists of tokens."""
@@ -235,9 +240,7 @@ class TranslationData(DataModule):
         part = processes.part(indices).numpy()
         loss_weight = 1.0
         if processes.world > 1:
-            lengths = split.target.lengths
-            tokens = [int((lengths[i] - 1).sum()) for i in (part, whole)]
-            loss_weight = tokens[0] * processes.world / tokens[1]
+            loss_weight = split.predicted(part) * processes.world / split.predicted(whole)
             part = part if len(part) else whole[:1]
         return TranslationBatch(
             torch.from_numpy(split.source.padded(part, PADDING)),
@@ -261,7 +264,11 @@ class TranslationData(DataModule):
         """Return the training batches."""
         split = self.load("train")
         lengths = np.maximum(split.source.lengths, split.target.lengths)
-        return self._training_blocks(lambda epoch: self._plan(lengths, epoch), self._fetch(split))
+        return self._training_blocks(
+            lambda epoch: self._plan(lengths, epoch),
+            self._fetch(split),
+            lambda indices: split.predicted(indices.numpy()),
+        )
 
     def evaluation(self, name: str) -> BlockLoader[TranslationBatch]:
         """Return the batches of a split, similar lengths together, each example once."""

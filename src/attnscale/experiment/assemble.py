@@ -73,6 +73,7 @@ def make_data(config: TrainConfig, targets: Targets = NO_ALLOWANCE) -> DataModul
         raise ValueError(f"task.block={block}: must be at least 1")
     data.count_batches(
         block=1 if _counts_batches(config) else block,
+        accumulate=config.trainer.accumulate_grad_batches,
         limit_train=config.trainer.limit_train_batches,
         overfit=config.trainer.overfit_batches,
     )

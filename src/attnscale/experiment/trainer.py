@@ -1,7 +1,9 @@
 """Lightning's Trainer, with its callbacks and loggers, from ``trainer`` and ``callbacks``."""
 
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import pytorch_lightning as pl
@@ -12,8 +14,11 @@ from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.experiment.processes import launched_from_outside
+from attnscale.model.cross_entropy import bf16_units
 from attnscale.tracking.logger import MLflowLogger
 from attnscale.tracking.record import Record
+
+log = logging.getLogger(__name__)
 
 OWN_TRAINER_KEYS = (
     "accumulate_grad_batches",
@@ -64,6 +69,14 @@ def _environment() -> Any:
     return LightningEnvironment()
 
 
+@cache
+def warn_of_slow_bf16(precision: str) -> None:
+    """Say, once a process, if this CPU does bf16 by way of fp32."""
+    if not bf16_units():
+        text = "trainer.precision=%s: this CPU has no units for bf16; 32-true is faster on it"
+        log.warning(text, precision)
+
+
 def make_trainer(
     config: TrainConfig, record: Record | None, targets: Targets = NO_ALLOWANCE
 ) -> pl.Trainer:
@@ -108,13 +121,16 @@ def make_trainer(
             enable_progress_bar=False,
             plugins=plugins or None,
         )
-    except (MisconfigurationException, ValueError, TypeError) as error:
+    except (MisconfigurationException, ModuleNotFoundError, ValueError, TypeError) as error:
         text = " ".join(str(error).split())
         named = [key for key in keys if f"{key}=" in text or f"`{key}`" in text]
-        if not named and text.startswith("Precision"):
+        if not named and ("Precision" in text or "transformer_engine" in text):
             named = ["precision"]
         where = ", ".join(f"trainer.{key}={keys[key]}" for key in named) or "trainer"
         raise ValueError(f"{where}: {text}") from error
+    on_cpu = isinstance(lightning.accelerator, pl.accelerators.CPUAccelerator)
+    if on_cpu and lightning.is_global_zero and str(lightning.precision).startswith("bf16"):
+        warn_of_slow_bf16(str(lightning.precision))
     # One owner of signals: the process that started the run. Lightning's own handler of SIGTERM
     # enters a collective inside the handler, which can wait for ever. There is no public way;
     # tests/experiment/test_surroundings.py notices when the method moves.

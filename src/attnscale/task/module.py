@@ -72,7 +72,10 @@ class TaskModule(pl.LightningModule):
         self.first_step, self.started = 0, time.perf_counter()
 
     def loss(self, batch: Any) -> Tensor:
-        """Return this process's loss of a batch: a scalar whose mean over processes is the loss."""
+        """Return this process's loss of a batch, a scalar.
+
+        Its mean over processes, and over the batches that a step accumulates, is the loss.
+        """
         raise NotImplementedError
 
     def evaluate(self, split: str, block: list[Any]) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from attnscale.attention.scale.base import widen
 from attnscale.data.corpus import unspaced
 from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import END, PADDING
@@ -77,7 +78,7 @@ class Translation(TaskModule):
         return hidden.flatten(0, 1).index_select(0, real), target.flatten().index_select(0, real)
 
     def loss(self, batch: TranslationBatch) -> Tensor:
-        """Return the mean cross-entropy per target token, weighted by this process's share."""
+        """Return the mean cross-entropy per target token, times the batch's weight."""
         hidden, target = self._hidden(batch)
         output = self.model.output
         total = linear_cross_entropy(
@@ -99,7 +100,7 @@ class Translation(TaskModule):
         output = self.model.output
         for batch in (batch for batch in block if batch.loss_weight):
             hidden, target = self._hidden(batch)
-            logits = output(hidden).float()
+            logits = widen(output(hidden))
             nll = torch.nn.functional.cross_entropy(logits, target, reduction="none").double()
             metric.update(nll.sum(), (logits.argmax(dim=-1) == target).sum(), len(target))
             if split == "test" and self.by_length is not None:
