@@ -10,6 +10,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from attnscale.checks import check_share
 from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import PADDING
 from attnscale.decoding.greedy import greedy
@@ -41,10 +42,7 @@ class Translation(TaskModule):
             ValueError: If the label smoothing is outside [0, 1), or the edges do not ascend.
         """
         super().__init__(**parts)
-        if not 0.0 <= label_smoothing < 1.0:
-            raise ValueError(
-                f"task.label_smoothing={label_smoothing}: must be at least 0 and below 1"
-            )
+        check_share("task.label_smoothing", label_smoothing)
         edges = list(length_edges)
         if any(a >= b for a, b in itertools.pairwise([0, *edges])):
             raise ValueError(f"task.length_edges={edges}: must be above 0 and ascend")
