@@ -46,8 +46,8 @@ REFUSALS = (
 """What Lightning raises where it refuses a value."""
 
 
-def check_callback(callback: pl.Callback, key: str) -> None:
-    """Check that a callback can have its effect.
+def check_callback(callback: pl.Callback, node: Mapping[str, Any], key: str) -> None:
+    """Check that a callback, built from a node, can have its effect.
 
     Raises:
         ValueError: If it has none here, naming its key, its class and what to write.
@@ -55,6 +55,11 @@ def check_callback(callback: pl.Callback, key: str) -> None:
     kind = type(callback)
     if kind in REFUSED_CALLBACKS:
         raise ValueError(f"{key}: {kind.__name__} {REFUSED_CALLBACKS[kind]}")
+    if isinstance(callback, lightnings.ModelCheckpoint) and node.get("train_time_interval"):
+        raise ValueError(
+            f"{key}.train_time_interval={node['train_time_interval']}: {kind.__name__} counts no "
+            "time where a module steps by itself; set every_n_train_steps"
+        )
     if kind.on_before_zero_grad is not pl.Callback.on_before_zero_grad:
         raise ValueError(f"{key}: {kind.__name__}.on_before_zero_grad is never called here")
 
@@ -81,11 +86,15 @@ def words(error: BaseException) -> str:
 
 def _culprits(text: str, keys: Mapping[str, Any]) -> list[str]:
     """Return the arguments of the Trainer that an error's text is about, the surest sign first."""
+
+    def plain(word: str) -> str:
+        return word.lower().replace("-", "_")
+
     signs: tuple[Callable[[str], bool], ...] = (
         lambda key: f"{key}=" in text or f"`{key}`" in text,
         lambda key: "_" in key and key in text,
         lambda key: key == "precision" and text.startswith("Precision"),
-        lambda key: isinstance(keys[key], str) and keys[key].lower() in text.lower(),
+        lambda key: isinstance(keys[key], str) and plain(keys[key]) in plain(text),
     )
     return next((named for sign in signs if (named := [key for key in keys if sign(key)])), [])
 

@@ -40,7 +40,7 @@ def _callbacks(config: TrainConfig, targets: Targets) -> list[pl.Callback]:
         skipped |= {"best", "last"}
     if trainer.limit_val_batches == 0:
         skipped.add("best")
-    nodes = {
+    nodes: dict[str, Any] = {
         f"callbacks.{name}": node
         for name, node in config.callbacks.items()
         if node is not None and name not in skipped
@@ -48,7 +48,7 @@ def _callbacks(config: TrainConfig, targets: Targets) -> list[pl.Callback]:
     nodes |= _listed(trainer.callbacks, "callbacks")
     callbacks = {key: _built(node, key, pl.Callback, targets) for key, node in nodes.items()}
     for key, callback in callbacks.items():
-        check_callback(callback, key)
+        check_callback(callback, nodes[key], key)
     if any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks.values()):
         # One of Lightning's bars instead of the project's.
         callbacks.pop("callbacks.progress", None)
