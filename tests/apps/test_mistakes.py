@@ -3,6 +3,11 @@
 Those of ``HEAVY`` need what takes seconds to import, the store or a file of somebody's data.
 """
 
+import resource
+from typing import Any
+
+import pytest
+
 TRAIN, TRANSLATE, EVALUATE = "src.train", "src.translate", "src.evaluate"
 REPORT, CURVES, THEORY = "src.report", "src.curves", "src.theory"
 TRANSFORMER = "model=transformer"
