@@ -1,14 +1,15 @@
 """Checks of single values, with errors that name the key, the value and what is allowed."""
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
 
-def check_choice(key: str, value: str | None, allowed: Iterable[str]) -> None:
+def check_choice(key: str, value: str | None, allowed: Iterable[str | None]) -> None:
     """Raise a ValueError if a word is none of those that are allowed."""
     words = tuple(allowed)
     if value not in words:
-        raise ValueError(f"{key}={value}: allowed are {', '.join(words)}")
+        raise ValueError(f"{key}={value}: allowed are {', '.join(map(str, words))}")
 
 
 def check_min(key: str, value: float | None, minimum: int = 1, *, or_else: str = "") -> None:
@@ -33,3 +34,21 @@ def check_writable(key: str, folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise ValueError(f"{key}={folder}: cannot be written: {error.strerror}") from error
+
+
+def check_share(key: str, value: float | None) -> None:
+    """Raise a ValueError if a number is outside [0, 1); None passes."""
+    if value is not None and not 0.0 <= value < 1.0:
+        raise ValueError(f"{key}={value}: must be at least 0 and below 1")
+
+
+def check_alternative(first: str, value: object, second: str, other: object) -> None:
+    """Raise a ValueError unless exactly one of two keys is set."""
+    if (value is None) == (other is None):
+        raise ValueError(f"{first}={value}, {second}={other}: set one and leave the other null")
+
+
+def check_finite(key: str, value: float) -> None:
+    """Raise a ValueError if a number is negative or not finite."""
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{key}={value}: must be finite and at least 0")

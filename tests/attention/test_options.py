@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnscale.attention.scale import all_options
 from attnscale.config.build import compose
-from attnscale.experiment.assemble import scale_factory
+from attnscale.experiment.consistency import scale_factory
 from tests.support.modes import BATCH, D_K, D_MODEL, HEADS, KEY, STATISTICS, build, options_with
 
 WITH_OPTIONS = list(all_options())

@@ -15,6 +15,7 @@ from attnscale.checks import check_writable
 from attnscale.cli.screen import COLUMNS, number, say
 from attnscale.config.app_schema import EvaluateConfig, TranslateConfig
 from attnscale.config.build import project_root, to_object
+from attnscale.config.limits import check_limits
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import Targets
@@ -65,7 +66,6 @@ def evaluate(composed: DictConfig) -> None:
     Raises:
         ValueError: If the checkpoint or the split cannot be read.
     """
-    from attnscale.experiment import run
     from attnscale.experiment.checkpoints import load_checkpoint
 
     targets = Targets(allowed(sys.argv[1:]))
@@ -73,6 +73,8 @@ def evaluate(composed: DictConfig) -> None:
     if evaluation.checkpoint is None:
         raise ValueError("checkpoint is missing: give checkpoint=PATH")
     config = _run_config(load_checkpoint(evaluation.checkpoint, targets).config, evaluation)
+    from attnscale.experiment import run
+
     store = find_store(config.tracking.uri, project_root())
     say(f"Recording to {store.uri} ({store.origin})")
     overrides = " ".join(HydraConfig.get().overrides.task)
@@ -103,11 +105,11 @@ def translate(composed: DictConfig) -> None:
 
     targets = Targets(allowed(sys.argv[1:]))
     config = to_object(composed, TranslateConfig, targets)
+    check_limits(plain(config), TranslateConfig, {})
     if config.checkpoint is None:
         raise ValueError("checkpoint is missing: give checkpoint=PATH")
     if config.output != "-":
         check_writable("output", Path(config.output).parent)
-    translator = Translator(config.checkpoint, config.device, targets)
     sentences: Iterable[str]
     if config.input == "-":
         sentences = (
@@ -119,6 +121,7 @@ def translate(composed: DictConfig) -> None:
         if not path.is_file():
             raise ValueError(f"input={path}: no such file")
         sentences = read_lines(path)
+    translator = Translator(config.checkpoint, config.device, targets)
     lines = translator.lines(sentences, config.batch_sentences)
     if config.output == "-":
         for line in lines:

@@ -19,6 +19,7 @@ from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import Targets
 from attnscale.experiment import Result
+from attnscale.experiment.consistency import check_settings
 from attnscale.experiment.result import WORST, default_name
 from attnscale.sweep.overrides import allowed, check, describe
 from attnscale.sweep.state import Job, Launch
@@ -72,11 +73,14 @@ def _run(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
     overrides = list(HydraConfig.get().overrides.task)
     targets = _targets(sweep)
     config = to_object(composed, TrainConfig, targets)
-    targets.check(plain(config))
     if config.checkpoint is not None:
         config = resumed_config(config, overrides, targets)
     if sweep is None:
+        # A job of a sweep is checked where it is recorded, and the others go on.
         check(overrides, config.attention.scale)
+        check_settings(config)
+    targets.check(plain(config))
+    if sweep is None:
         name = f"{default_name(config)} ({_mark(Path(config.folder))})"
         store = find_store(config.tracking.uri, project_root())
         say(f"Recording to {store.uri} ({store.origin})")

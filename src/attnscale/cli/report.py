@@ -15,6 +15,8 @@ from attnscale.checks import check_writable
 from attnscale.cli.screen import number, say
 from attnscale.config.app_schema import CurvesConfig, ReportConfig
 from attnscale.config.build import project_root, shortened, shown_path, to_object
+from attnscale.config.limits import check_limits
+from attnscale.config.section import plain
 from attnscale.tracking.history import History
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import Store, check_reachable, find_store
@@ -115,6 +117,7 @@ def run_report(composed: DictConfig) -> None:
     from attnscale.analysis.settings import Asked, find_runs
 
     config = to_object(composed, ReportConfig)
+    check_limits(plain(config), ReportConfig, {})
     check_writable("folder", Path(config.folder))
     store = find_store(config.tracking.uri, project_root())
     check_reachable(store)
@@ -123,8 +126,6 @@ def run_report(composed: DictConfig) -> None:
     runs = find_runs(store, selection)
     sweeps = sorted({run.sweep for run in runs if run.sweep})
     title = f"Report: {', '.join(sweeps[:3]) or 'runs'}"
-    if config.points < 2:
-        raise ValueError(f"points={config.points}: must be at least 2")
     folder = Path(config.folder) / "report"
     report = write(store, selection, folder, title=title, runs=runs, points=config.points)
     tell(report, say)

@@ -9,6 +9,7 @@ from tabulate import tabulate
 
 from attnscale.config.build import shown_path
 from attnscale.experiment import Result
+from attnscale.experiment.surroundings import TOLD_LOGGERS
 from attnscale.metric import bleu_remark, bleu_remarks
 from attnscale.sweep.state import Job
 
@@ -19,10 +20,11 @@ class ScreenFilter(logging.Filter):
     """Keeps tracebacks and chatter of libraries off the screen; the log file has them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Show this project's messages, and warnings of others."""
+        """Show this project's messages, what was asked of Lightning, and warnings of others."""
         if getattr(record, "file_only", False):
             return False
-        return record.name.startswith("attnscale") or record.levelno >= logging.WARNING
+        told = record.name.startswith(("attnscale", *TOLD_LOGGERS))
+        return told or record.levelno >= logging.WARNING
 
 
 def say(text: str) -> None:

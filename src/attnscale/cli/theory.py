@@ -12,6 +12,7 @@ from attnscale.cli.job import job_tags, run_job
 from attnscale.cli.screen import say
 from attnscale.config.app_schema import TheoryConfig
 from attnscale.config.build import project_root, shortened, shown_path, to_object
+from attnscale.config.limits import check_limits
 from attnscale.config.section import plain
 from attnscale.experiment import Result
 from attnscale.experiment.surroundings import surroundings
@@ -20,16 +21,12 @@ from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
 
 COUNTS = ("n", "draws", "pairs", "replicates", "models")
-MIN_COUNT = 2
 MAX_VALUE = 96
 
 
 def _theory(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
     config = to_object(composed, TheoryConfig)
-    for key in COUNTS:
-        count = getattr(config, key)
-        if count < MIN_COUNT:
-            raise ValueError(f"{key}={count}: must be at least {MIN_COUNT}")
+    check_limits(plain(config), TheoryConfig, {})
     for key in ("folder", "docs"):
         if (path := getattr(config, key)) is not None:
             check_writable(key, Path(path))

@@ -17,7 +17,8 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from attnscale.config.app_schema import APP_GROUPS
-from attnscale.config.schema import GROUPS, AttentionConfig, TrainConfig
+from attnscale.config.choice_schema import AttentionConfig
+from attnscale.config.schema import GROUPS, TrainConfig
 from attnscale.config.section import typed
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.tracking.address import public

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from attnscale.checks import check_choice, check_min
+from attnscale.checks import check_alternative, check_choice, check_min
 from attnscale.data.batching import BlockLoader, Processes, by_sentences, by_tokens
 from attnscale.data.corpus import shift_warning, unspaced_warning
 from attnscale.data.module import DataModule
@@ -97,11 +97,9 @@ class TranslationData(DataModule):
         if source == target:
             raise ValueError(f"data.source={source}: is also data.target")
         check_choice("data.too_long", too_long, TOO_LONG)
-        if (batch_tokens is None) == (batch_sentences is None):
-            raise ValueError(
-                f"data.batch_tokens={batch_tokens}, data.batch_sentences={batch_sentences}: "
-                "set one and leave the other null"
-            )
+        check_alternative(
+            "data.batch_tokens", batch_tokens, "data.batch_sentences", batch_sentences
+        )
         check_min("data.max_length", max_length)
         check_min("data.batch_tokens", batch_tokens)
         check_min("data.batch_sentences", batch_sentences)

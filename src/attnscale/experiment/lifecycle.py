@@ -10,7 +10,8 @@ import yaml
 
 from attnscale.checks import check_writable
 from attnscale.config.build import project_root
-from attnscale.config.schema import TrainConfig, TrainerConfig
+from attnscale.config.choice_schema import TrainerConfig
+from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain, typed
 from attnscale.config.targets import Targets
 from attnscale.experiment.processes import (

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import torch
 
-from attnscale.config.schema import TrainConfig, TrainerConfig
+from attnscale.config.choice_schema import TrainerConfig
+from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.experiment.result import write_json
 

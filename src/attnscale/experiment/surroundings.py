@@ -20,6 +20,8 @@ from pathlib import Path
 import torch
 
 QUIET_LOGGERS = ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch")
+TOLD_LOGGERS = ("pytorch_lightning.callbacks", "pytorch_lightning.profilers")
+"""What a person asked for by name, and what has no other way to tell: a profiler's table."""
 QUIET_WARNINGS = (
     ".*does not have many workers.*",
     ".*is smaller than the logging interval.*",
@@ -30,6 +32,7 @@ QUIET_WARNINGS = (
     ".*`optimizer.step\\(\\)` before `lr_scheduler.step\\(\\)`.*",
     ".*that has no `state_dict`.*",
     ".*callbacks used to create the checkpoint need to be provided.*",
+    ".*Using ModelCheckpoint with manual optimization.*",
     ".*resuming from a checkpoint that ended before the epoch ended.*",
 )
 """Warnings of Lightning that do not apply here."""
@@ -84,7 +87,9 @@ def surroundings(threads: int | None) -> Iterator[None]:
     if threads is not None and threads < 1:
         raise ValueError(f"threads={threads}: must be at least 1, or null")
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    levels = {name: logging.getLogger(name).level for name in QUIET_LOGGERS}
+    quiet = dict.fromkeys(QUIET_LOGGERS, logging.WARNING)
+    own = quiet | dict.fromkeys(TOLD_LOGGERS, logging.INFO)
+    levels = {name: logging.getLogger(name).level for name in own}
     n_threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
     flags = cudnn.benchmark, cudnn.deterministic
     deterministic = torch.are_deterministic_algorithms_enabled()
@@ -92,8 +97,8 @@ def surroundings(threads: int | None) -> Iterator[None]:
         with warnings.catch_warnings(), same_environment():
             for text in QUIET_WARNINGS:
                 warnings.filterwarnings("ignore", message=text)
-            for name in QUIET_LOGGERS:
-                logging.getLogger(name).setLevel(logging.WARNING)
+            for name, level in own.items():
+                logging.getLogger(name).setLevel(level)
             if threads is not None:
                 torch.set_num_threads(threads)
             yield

@@ -9,10 +9,13 @@ from typing import Any
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attnscale.callbacks.checkpoint import BestCheckpoint
-from attnscale.config.schema import TrainConfig, TrainerConfig
+from attnscale.config.choice_schema import TrainerConfig
+from attnscale.config.schema import TrainConfig
+from attnscale.config.section import plain
 from attnscale.config.targets import Targets
 from attnscale.experiment.assemble import Parts, assemble
 from attnscale.experiment.checkpoints import Checkpoint
+from attnscale.experiment.refusals import refusals_named
 from attnscale.experiment.result import WORST, Result
 from attnscale.experiment.surroundings import allocator, frozen_objects, peak_mib, surroundings
 from attnscale.tracking.record import Record
@@ -93,6 +96,11 @@ def _size_of_data(parts: Parts) -> dict[str, float]:
 
 def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Result:
     parts = assemble(config, record, targets)
+    with refusals_named(plain(config.trainer)):
+        return _trained(config, record, parts)
+
+
+def _trained(config: TrainConfig, record: Record | None, parts: Parts) -> Result:
     module, trainer = parts.module, parts.trainer
     fitting = trainer.limit_train_batches != 0
     if fitting:

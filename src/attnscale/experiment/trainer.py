@@ -2,18 +2,18 @@
 
 import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 from pytorch_lightning.plugins.environments import LightningEnvironment, SLURMEnvironment
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.experiment.processes import launched_from_outside
+from attnscale.experiment.refusals import REFUSALS, check_callback, named_keys, words
 from attnscale.model.cross_entropy import bf16_units
 from attnscale.tracking.logger import MLflowLogger
 from attnscale.tracking.record import Record
@@ -45,17 +45,42 @@ def _callbacks(config: TrainConfig, targets: Targets) -> list[pl.Callback]:
         skipped |= {"best", "last"}
     if trainer.limit_val_batches == 0:
         skipped.add("best")
-    own = [
-        targets.build(node, pl.Callback, f"callbacks.{name}")
+    nodes: dict[str, Any] = {
+        f"callbacks.{name}": node
         for name, node in config.callbacks.items()
         if node is not None and name not in skipped
-    ]
-    return own + _each(trainer.callbacks, "callbacks", pl.Callback, targets)
+    }
+    nodes |= _listed(trainer.callbacks, "callbacks")
+    callbacks = {key: _built(node, key, pl.Callback, targets) for key, node in nodes.items()}
+    for key, callback in callbacks.items():
+        check_callback(callback, nodes[key], key)
+    if any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks.values()):
+        # One of Lightning's bars instead of the project's.
+        callbacks.pop("callbacks.progress", None)
+    return list(callbacks.values())
 
 
-def _each(nodes: Sequence[object] | None, key: str, kind: type[T], targets: Targets) -> list[T]:
+def _listed(nodes: object, key: str) -> dict[str, object]:
+    """Return the nodes of a list in ``trainer``, which may be null, under the key of each."""
+    if nodes is not None and not isinstance(nodes, list):
+        raise ValueError(f"trainer.{key}={nodes}: must be a list of mappings with _target_")
+    return {f"trainer.{key}[{i}]": node for i, node in enumerate(nodes or [])}
+
+
+def _built(node: object, key: str, kind: type[T], targets: Targets) -> T:
+    """Build a node; whatever its class does not take is the configuration's mistake."""
+    try:
+        return targets.build(node, kind, key)
+    except ValueError as error:
+        text = words(error)
+        raise ValueError(text if text.startswith(key) else f"{key}: {text}") from error
+    except REFUSALS as error:
+        raise ValueError(f"{key}: {words(error)}") from error
+
+
+def _each(nodes: object, key: str, kind: type[T], targets: Targets) -> list[T]:
     """Build the nodes of a list in ``trainer``, which may be null."""
-    return [targets.build(node, kind, f"trainer.{key}[{i}]") for i, node in enumerate(nodes or [])]
+    return [_built(node, name, kind, targets) for name, node in _listed(nodes, key).items()]
 
 
 def _environment() -> Any:
@@ -96,7 +121,7 @@ def make_trainer(
         keys["limit_train_batches"] = 0
     for name, kind in (("strategy", pl.strategies.Strategy), ("profiler", pl.profilers.Profiler)):
         if isinstance(keys[name], Mapping):
-            keys[name] = targets.build(keys[name], kind, f"trainer.{name}")
+            keys[name] = _built(keys[name], f"trainer.{name}", kind, targets)
     loggers: list[Any] = []
     if trainer.logger is True and record is not None:
         loggers = [MLflowLogger(record)]
@@ -113,21 +138,18 @@ def make_trainer(
     if not any(isinstance(callback, pl.callbacks.Checkpoint) for callback in callbacks):
         # Lightning would add one of its own.
         keys["enable_checkpointing"] = False
+    bars = any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks)
+    keys["enable_progress_bar"] = trainer.enable_progress_bar and bars
+    keys["default_root_dir"] = trainer.default_root_dir or config.folder
     try:
         lightning = pl.Trainer(
             **keys,
             logger=loggers or False,
             callbacks=callbacks,
-            enable_progress_bar=False,
             plugins=plugins or None,
         )
-    except (MisconfigurationException, ModuleNotFoundError, ValueError, TypeError) as error:
-        text = " ".join(str(error).split())
-        named = [key for key in keys if f"{key}=" in text or f"`{key}`" in text]
-        if not named and ("Precision" in text or "transformer_engine" in text):
-            named = ["precision"]
-        where = ", ".join(f"trainer.{key}={keys[key]}" for key in named) or "trainer"
-        raise ValueError(f"{where}: {text}") from error
+    except REFUSALS as error:
+        raise ValueError(f"{named_keys(words(error), keys)}: {words(error)}") from error
     on_cpu = isinstance(lightning.accelerator, pl.accelerators.CPUAccelerator)
     if on_cpu and lightning.is_global_zero and str(lightning.precision).startswith("bf16"):
         warn_of_slow_bf16(str(lightning.precision))

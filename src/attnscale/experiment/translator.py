@@ -10,8 +10,8 @@ import torch
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.data.vocabulary import END, PADDING, Preprocessing, Vocabulary
 from attnscale.decoding.greedy import greedy
-from attnscale.experiment.assemble import make_model, scale_factory
 from attnscale.experiment.checkpoints import load_checkpoint
+from attnscale.experiment.consistency import scale_factory
 from attnscale.model.transformer import Transformer
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,9 @@ class Translator:
             ValueError: If the checkpoint holds no translation model.
         """
         checkpoint = load_checkpoint(path, targets)
+        # Seconds of importing, which a file that is none should not wait for.
+        from attnscale.experiment.assemble import make_model
+
         if not checkpoint.data:
             raise ValueError(f"checkpoint={path}: holds no translation model")
         data = checkpoint.config.data

@@ -9,7 +9,10 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from attnscale.config.app_schema import TheoryConfig
 from attnscale.config.build import project_root, resolve, shown_path
+from attnscale.config.limits import check_limits
+from attnscale.config.schema import SECTIONS, TrainConfig
 from attnscale.config.targets import Targets
 from attnscale.sweep.forecast import duration, n_jobs
 from attnscale.sweep.overrides import allowed, check, describe, parse, swept_keys
@@ -32,6 +35,7 @@ def _check_targets(config: DictConfig, targets: Targets) -> None:
     except OmegaConfBaseException:
         # What a job alone can resolve.
         return
+    check_limits(values, TrainConfig if "model" in values else TheoryConfig, SECTIONS)
     targets.check(values)
 
 

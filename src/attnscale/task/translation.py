@@ -12,6 +12,7 @@ import torch.distributed
 from torch import Tensor
 
 from attnscale.attention.scale.base import widen
+from attnscale.checks import check_share
 from attnscale.data.corpus import unspaced
 from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import END, PADDING
@@ -55,10 +56,7 @@ class Translation(TaskModule):
                 is no such tokeniser.
         """
         super().__init__(**parts)
-        if not 0.0 <= label_smoothing < 1.0:
-            raise ValueError(
-                f"task.label_smoothing={label_smoothing}: must be at least 0 and below 1"
-            )
+        check_share("task.label_smoothing", label_smoothing)
         edges = list(length_edges)
         if any(a >= b for a, b in itertools.pairwise([0, *edges])):
             raise ValueError(f"task.length_edges={edges}: must be above 0 and ascend")
