@@ -8,13 +8,14 @@ from typing import Any
 from omegaconf import DictConfig
 from tabulate import tabulate
 
-from attnscale.cli.job import job_tags, run_job
+from attnscale.cli.job import job_tags, run_job, writing
 from attnscale.cli.screen import say
 from attnscale.config.app_schema import TheoryConfig
 from attnscale.config.build import project_root, shortened, shown_path, to_object
 from attnscale.config.section import plain
 from attnscale.experiment import Result
 from attnscale.experiment.surroundings import surroundings
+from attnscale.files import write_text
 from attnscale.sweep.state import Launch
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
@@ -95,7 +96,6 @@ def _document(
     from attnscale.report.modes import mode_figures, modes_document
     from attnscale.tracking.history import History
 
-    folder.mkdir(parents=True, exist_ok=True)
     store = record.store
     figures = mode_figures(store, options)
     runs = recorded_sweep(History(store, "attnscale"), "scale_modes").runs
@@ -103,7 +103,8 @@ def _document(
         ("modes.md", modes_document(options, figures, runs)),
         ("claims.md", claims_document(settled, sweeps)),
     ):
-        (folder / name).write_text(text, encoding="utf-8")
+        with writing("docs", folder):
+            write_text(folder / name, text)
         say(f"Written: {shown_path(folder / name)}")
 
 

@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import pytorch_lightning as pl
+from pytorch_lightning.plugins import CheckpointIO
 from pytorch_lightning.plugins.environments import LightningEnvironment, SLURMEnvironment
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
+from attnscale.callbacks.checkpoint import WholeCheckpoints
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
@@ -93,6 +95,8 @@ def make_trainer(
         raise ValueError(f"trainer.logger={trainer.logger}: allowed are true, false or a list")
     # Lightning's plug-ins have no common base; the Trainer refuses what is none.
     plugins: list[Any] = _each(trainer.plugins, "plugins", object, targets)
+    if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+        plugins.append(WholeCheckpoints())
     environment = _environment()
     if environment is not None:
         plugins.append(environment)
@@ -106,7 +110,7 @@ def make_trainer(
             logger=loggers or False,
             callbacks=callbacks,
             enable_progress_bar=False,
-            plugins=plugins or None,
+            plugins=plugins,
         )
     except (MisconfigurationException, ValueError, TypeError) as error:
         text = " ".join(str(error).split())

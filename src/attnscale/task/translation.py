@@ -13,6 +13,7 @@ from torch import Tensor
 from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import PADDING
 from attnscale.decoding.greedy import greedy
+from attnscale.files import write_text
 from attnscale.metric import LossByLength, TokenFigures, score
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer
@@ -151,5 +152,5 @@ class Translation(TaskModule):
                 "signatures.json": json.dumps(scores.signatures, indent=1),
             }
             for file, text in files.items():
-                (folder / file).write_text(text, encoding="utf-8")
+                write_text(folder / file, text)
         return scores.figures
