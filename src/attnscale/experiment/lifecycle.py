@@ -14,7 +14,9 @@ from attnscale.config.section import plain, typed
 from attnscale.config.targets import Targets
 from attnscale.experiment.processes import (
     RESULT_FILE,
+    check_launch,
     launched_from_outside,
+    meet,
     processes_wanted,
     rank,
     run_in_processes,
@@ -121,8 +123,10 @@ def run(
     values = plain(config) if isinstance(config, TrainConfig) else config
     targets.check(values)
     config = typed(TrainConfig, values)
+    check_launch(config.trainer)
     folder = _folder(config)
     store = find_store(config.tracking.uri, project_root())
+    _meeting = meet()  # held until the processes have their group
     if rank() != 0:
         return train(config, None, targets)
     record, name = _open(config, store, folder, parent, tags or {})

@@ -1,19 +1,21 @@
 """Lightning's Trainer, with its callbacks and loggers, from ``trainer`` and ``callbacks``."""
 
 import inspect
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 from pytorch_lightning.plugins import CheckpointIO
 from pytorch_lightning.plugins.environments import LightningEnvironment, SLURMEnvironment
+from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from attnscale.callbacks.checkpoint import WholeCheckpoints
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
-from attnscale.experiment.processes import launched_from_outside
+from attnscale.experiment.processes import RANK_VARIABLES, launched_from_outside
 from attnscale.tracking.logger import MLflowLogger
 from attnscale.tracking.record import Record
 
@@ -61,8 +63,11 @@ def _environment() -> Any:
         return None
     if outside == "srun":
         return SLURMEnvironment(auto_requeue=False)
-    # Left-over variables of a cluster must not make Lightning wait for processes that nobody
-    # starts.
+    # Left-over variables must not make Lightning wait for processes that nobody starts, nor take
+    # this one for another than the first.
+    for name in RANK_VARIABLES:
+        os.environ.pop(name, None)
+    setattr(rank_zero_only, "rank", 0)  # noqa: B010
     return LightningEnvironment()
 
 
