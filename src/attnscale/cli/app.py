@@ -25,6 +25,7 @@ from attnscale.cli.job import (
 )
 from attnscale.cli.report import finish
 from attnscale.cli.screen import sweep_table
+from attnscale.cli.streams import steady_streams
 from attnscale.config.build import register
 from attnscale.config.hydra_section import bounded_hydra
 from attnscale.experiment.result import RUN_FILE
@@ -154,6 +155,7 @@ def launch(main: Callable[[], object]) -> None:
     for tracebacks.
     """
     sweeps: list[Sweep] = []
+    steady_streams()
     LAUNCHED.set(sweeps)
     with same_environment():
         # Hydra hands errors over as they are then, instead of printing them its own way. What the

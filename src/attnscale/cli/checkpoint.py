@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from tabulate import tabulate
 
 from attnscale.checks import check_writable
+from attnscale.cli.job import writing
 from attnscale.cli.screen import COLUMNS, number, say
 from attnscale.config.app_schema import EvaluateConfig, TranslateConfig
 from attnscale.config.build import project_root, to_object
@@ -19,6 +20,7 @@ from attnscale.config.limits import check_limits
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import Targets
+from attnscale.files import write_text
 from attnscale.metric import bleu_remarks
 from attnscale.sweep.overrides import allowed
 from attnscale.tracking.store import find_store
@@ -111,6 +113,8 @@ def translate(composed: DictConfig) -> None:
     if config.output != "-":
         check_writable("output", Path(config.output).parent)
     sentences: Iterable[str]
+    if config.input == "-" and sys.stdin is None:
+        raise ValueError("input=-: standard input is closed; give input=FILE")
     if config.input == "-":
         sentences = (
             decode_line(line, "standard input", number)
@@ -124,8 +128,10 @@ def translate(composed: DictConfig) -> None:
     translator = Translator(config.checkpoint, config.device, targets)
     lines = translator.lines(sentences, config.batch_sentences)
     if config.output == "-":
-        for line in lines:
-            sys.stdout.buffer.write(f"{line}\n".encode())
-        sys.stdout.buffer.flush()
+        # Not through sys.stdout, which goes on where nobody reads.
+        with writing("output", "-"), open(sys.stdout.fileno(), "wb", closefd=False) as output:
+            output.writelines(f"{line}\n".encode() for line in lines)
     else:
-        Path(config.output).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        text = "".join(f"{line}\n" for line in lines)
+        with writing("output", config.output):
+            write_text(config.output, text)

@@ -1,9 +1,11 @@
 """One job: the bridge from a composed configuration to :func:`attnscale.experiment.run`."""
 
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -21,13 +23,15 @@ from attnscale.config.targets import Targets
 from attnscale.experiment import Result
 from attnscale.experiment.consistency import check_settings
 from attnscale.experiment.result import WORST, default_name
+from attnscale.files import FULL
 from attnscale.sweep.overrides import allowed, check, describe
 from attnscale.sweep.state import Job, Launch
 from attnscale.tracking.store import find_store
 
 TRACEBACK_VARIABLE = "ATTNSCALE_FULL_ERROR"
-USER_ERRORS = (ValueError, FileNotFoundError, PermissionError)
+USER_ERRORS = (ValueError, OSError)
 """Errors whose message is meant for the person who gave the command."""
+ELSEWHERE = "hydra.run.dir=PATH, a sweep with hydra.sweep.dir=PATH"
 
 
 def wants_traceback() -> bool:
@@ -37,8 +41,23 @@ def wants_traceback() -> bool:
 
 def reason(error: BaseException) -> str:
     """Return an error in one line; the type is named where the message alone would not do."""
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        way = f"; write elsewhere with {ELSEWHERE}" if error.errno in FULL else ""
+        return f"{place}{error.strerror}{way}"
     text = " ".join(str(error).split())
     return text if isinstance(error, USER_ERRORS) and text else f"{type(error).__name__}: {text}"
+
+
+@contextmanager
+def writing(key: str, path: str | Path) -> Iterator[None]:
+    """Name the key of a file that cannot be written; end quietly where its reader is gone."""
+    try:
+        yield
+    except BrokenPipeError:
+        sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        raise ValueError(f"{key}={path}: cannot be written: {error.strerror}") from error
 
 
 def end_with(error: Exception) -> NoReturn:

@@ -12,11 +12,13 @@ from omegaconf import DictConfig
 from tabulate import tabulate
 
 from attnscale.checks import check_writable
+from attnscale.cli.job import writing
 from attnscale.cli.screen import number, say
 from attnscale.config.app_schema import CurvesConfig, ReportConfig
 from attnscale.config.build import project_root, shortened, shown_path, to_object
 from attnscale.config.limits import check_limits
 from attnscale.config.section import plain
+from attnscale.files import write_bytes, write_text
 from attnscale.tracking.history import History
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import Store, check_reachable, find_store
@@ -80,9 +82,8 @@ def write(
     runs = find_runs(store, selection) if runs is None else runs
     history = History(store, selection.experiment)
     report = make_report(runs, history, folder, title=title, **options)
-    (folder / RESULT_FILE).write_text(
-        json.dumps(_valid(report.result), indent=1, ensure_ascii=False), encoding="utf-8"
-    )
+    text = json.dumps(_valid(report.result), indent=1, ensure_ascii=False)
+    write_text(folder / RESULT_FILE, text)
     shutil.rmtree(folder / "arrays", ignore_errors=True)
     return report
 
@@ -182,5 +183,6 @@ def draw_sweep(composed: DictConfig) -> None:
         spec = run_curves(curves, title=f"sweep {runs[0].tags['sweep']}")
     except ValueError as error:
         raise ValueError(f"metrics={config.metrics}: {error}") from error
-    path.write_bytes(to_png(spec))
+    with writing("file", config.file):
+        write_bytes(path, to_png(spec))
     say(f"Drawn: {shown_path(path)}")

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 from tabulate import tabulate
 
 from attnscale.checks import check_writable
-from attnscale.cli.job import job_tags, run_job
+from attnscale.cli.job import job_tags, run_job, writing
 from attnscale.cli.screen import say
 from attnscale.config.app_schema import TheoryConfig
 from attnscale.config.build import project_root, shortened, shown_path, to_object
@@ -16,6 +16,7 @@ from attnscale.config.limits import check_limits
 from attnscale.config.section import plain
 from attnscale.experiment import Result
 from attnscale.experiment.surroundings import surroundings
+from attnscale.files import write_text
 from attnscale.sweep.state import Launch
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
@@ -102,7 +103,8 @@ def _document(
         ("modes.md", modes_document(options, figures, runs)),
         ("claims.md", claims_document(settled, sweeps)),
     ):
-        (folder / name).write_text(text, encoding="utf-8")
+        with writing("docs", folder):
+            write_text(folder / name, text)
         say(f"Written: {shown_path(folder / name)}")
 
 

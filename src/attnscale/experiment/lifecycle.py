@@ -16,7 +16,9 @@ from attnscale.config.section import plain, typed
 from attnscale.config.targets import Targets
 from attnscale.experiment.processes import (
     RESULT_FILE,
+    check_launch,
     launched_from_outside,
+    meet,
     processes_wanted,
     rank,
     run_in_processes,
@@ -114,11 +116,13 @@ def run(
     values = plain(config) if isinstance(config, TrainConfig) else config
     targets.check(values)
     config = typed(TrainConfig, values)
+    check_launch(config.trainer)
     if config.tracking.uri is not None:
         config.tracking.uri = public(config.tracking.uri)
     folder = Path(config.folder)
     check_writable("folder", folder)
     store = find_store(config.tracking.uri, project_root())
+    _meeting = meet()  # held until the processes have their group
     if rank() != 0:
         return train(config, None, targets)
     record, name = _open(config, store, folder, parent, tags or {})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscale.config.schema import TrainConfig
+from attnscale.files import write_text
 
 RUN_FILE = "run.json"
 """In a run's folder: its id, name and store."""
@@ -62,10 +63,7 @@ class Result:
 
 def write_json(path: Path, content: object) -> None:
     """Write JSON, whole or not at all; the folder is made if it is not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(content, indent=1))
-    part.replace(path)
+    write_text(path, json.dumps(content, indent=1))
 
 
 def default_name(config: TrainConfig) -> str:

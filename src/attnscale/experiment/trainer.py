@@ -2,17 +2,21 @@
 
 import inspect
 import logging
+import os
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
 
 import pytorch_lightning as pl
+from pytorch_lightning.plugins import CheckpointIO
 from pytorch_lightning.plugins.environments import LightningEnvironment, SLURMEnvironment
+from pytorch_lightning.utilities import rank_zero_only
 
+from attnscale.callbacks.checkpoint import WholeCheckpoints
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
-from attnscale.experiment.processes import launched_from_outside
+from attnscale.experiment.processes import RANK_VARIABLES, launched_from_outside
 from attnscale.experiment.refusals import REFUSALS, check_callback, named_keys, words
 from attnscale.model.cross_entropy import bf16_units
 from attnscale.tracking.logger import MLflowLogger
@@ -89,8 +93,11 @@ def _environment() -> Any:
         return None
     if outside == "srun":
         return SLURMEnvironment(auto_requeue=False)
-    # Left-over variables of a cluster must not make Lightning wait for processes that nobody
-    # starts.
+    # Left-over variables must not make Lightning wait for processes that nobody starts, nor take
+    # this one for another than the first.
+    for name in RANK_VARIABLES:
+        os.environ.pop(name, None)
+    setattr(rank_zero_only, "rank", 0)  # noqa: B010
     return LightningEnvironment()
 
 
@@ -131,6 +138,8 @@ def make_trainer(
         raise ValueError(f"trainer.logger={trainer.logger}: allowed are true, false or a list")
     # Lightning's plug-ins have no common base; the Trainer refuses what is none.
     plugins: list[Any] = _each(trainer.plugins, "plugins", object, targets)
+    if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+        plugins.append(WholeCheckpoints())
     environment = _environment()
     if environment is not None:
         plugins.append(environment)
@@ -146,7 +155,7 @@ def make_trainer(
             **keys,
             logger=loggers or False,
             callbacks=callbacks,
-            plugins=plugins or None,
+            plugins=plugins,
         )
     except REFUSALS as error:
         raise ValueError(f"{named_keys(words(error), keys)}: {words(error)}") from error

@@ -60,7 +60,17 @@ class Job:
     def save(self, folder: Path) -> None:
         """Leave it in the job's folder."""
         entries = {key: value for key, value in asdict(self).items() if value is not None}
-        write_json(folder / JOB_FILE, entries)
+        file = folder / JOB_FILE
+        try:
+            write_json(file, entries)
+        except OSError:
+            if not file.is_file():
+                raise
+            # The disk is full: over the file before, which has a block of 4 KiB already.
+            short = {k: v[:500] if isinstance(v, str) else v for k, v in entries.items()}
+            with file.open("r+") as before:
+                before.write(json.dumps(short))
+                before.truncate()
 
     @classmethod
     def load(cls, path: Path) -> "Job":

@@ -17,6 +17,7 @@ from attnscale.data.corpus import unspaced
 from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import END, PADDING
 from attnscale.decoding.greedy import greedy
+from attnscale.files import write_text
 from attnscale.metric import LossByLength, TokenFigures, score
 from attnscale.metric import bleu_tokenizer as choose_tokenizer
 from attnscale.model.cross_entropy import linear_cross_entropy
@@ -176,5 +177,5 @@ class Translation(TaskModule):
                 "signatures.json": json.dumps(scores.signatures, indent=1),
             }
             for file, text in files.items():
-                (folder / file).write_text(text, encoding="utf-8")
+                write_text(folder / file, text)
         return scores.figures

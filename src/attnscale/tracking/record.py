@@ -25,6 +25,7 @@ from attnscale.tracking.store import (
     experiment_id,
     open_client,
     sqlite_path,
+    store_errors,
 )
 
 if TYPE_CHECKING:
@@ -81,22 +82,17 @@ class Record:
         Raises:
             ValueError: If the store cannot be written.
         """
-        from mlflow.exceptions import MlflowException
-
         fixed = {"mlflow.parentRunId": parent} if parent else {}
         if parent is None:
             # A job's store answered when its sweep began, and may be away for a minute now.
             check_reachable(store)
-        try:
+        with store_errors(store):
             client = open_client(store)
             run = client.create_run(
                 experiment_id(client, store, experiment),
                 run_name=name,
                 tags={**_tag_texts(tags or {}), **fixed},
             )
-        except MlflowException as error:
-            first = str(error).splitlines()[0]
-            raise ValueError(f"{store.origin}={store.uri}: the run store fails: {first}") from error
         return cls(client, store, run.info.run_id)
 
     @classmethod
@@ -169,7 +165,8 @@ class Record:
                 self._not_before = time.monotonic() + SECONDS_PER_WRITE
                 if patient and left == 1:
                     raise
-                log.warning("The run store does not take points now, keeping them: %s", error)
+                first = str(error).splitlines()[0]
+                log.warning("The run store does not take points now, keeping them: %s", first)
                 if patient:
                     time.sleep(10)
 
@@ -183,19 +180,34 @@ class Record:
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """End the run with the block: FINISHED, FAILED with its error, or KILLED on Ctrl-C."""
-        status = FAILED
+        """End the run with the block: FINISHED, FAILED with its error, or KILLED on Ctrl-C.
+
+        Where the store fails then, what went wrong in the block is told, not that.
+
+        Raises:
+            ValueError: If the store does not take the run's end.
+        """
+        try:
+            with store_errors(self.store):
+                yield
+        except BaseException as error:
+            killed = isinstance(error, KeyboardInterrupt)
+            if not killed:
+                with self._attempt():
+                    self.tags({"error": f"{type(error).__name__}: {error}"})
+            with self._attempt():
+                self.end(KILLED if killed else FAILED)
+            raise
+        with store_errors(self.store):
+            self.end(FINISHED)
+
+    @contextmanager
+    def _attempt(self) -> Iterator[None]:
         try:
             yield
-            status = FINISHED
-        except KeyboardInterrupt:
-            status = KILLED
-            raise
-        except BaseException as error:
-            self.tags({"error": f"{type(error).__name__}: {error}"})
-            raise
-        finally:
-            self.end(status)
+        except Exception as error:
+            first = str(error).splitlines()[0]
+            log.warning("The store does not take the end of run %s: %s", self.run_id, first)
 
     def delete(self) -> None:
         """Take the run out of the record."""

@@ -9,6 +9,7 @@ import fcntl
 import logging
 import os
 import shlex
+import shutil
 import sqlite3
 import urllib.parse
 from collections.abc import Iterator
@@ -167,11 +168,31 @@ def _enable_wal(path: Path) -> None:
         connection.execute("PRAGMA journal_mode=WAL")
 
 
+@contextmanager
+def store_errors(store: Store) -> Iterator[None]:
+    """Tell in one line what MLflow, or SQLAlchemy below it, says of a store that fails.
+
+    Raises:
+        ValueError: Instead of theirs.
+    """
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError) as error:
+        first = str(error).splitlines()[0]
+        path = sqlite_path(store.uri)
+        if path is not None and Path(path).parent.exists():
+            first += f" ({shutil.disk_usage(Path(path).parent).free >> 20} MiB free on its disk)"
+        raise ValueError(f"{store.origin}={store.uri}: the run store fails: {first}") from error
+
+
 def open_client(store: Store) -> "MlflowClient":
     """Open the store, and create it if it is new.
 
     Raises:
-        ValueError: If the folder of the database cannot be written.
+        ValueError: If the database or its folder cannot be written.
     """
     path = sqlite_path(store.uri)
     if path is None:
@@ -179,7 +200,7 @@ def open_client(store: Store) -> "MlflowClient":
     database = Path(path)
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(database):
+        with _locked(database), store_errors(store):
             new = not database.exists()
             client = _client(
                 f"{store.uri}{'&' if '?' in store.uri else '?'}timeout={TIMEOUT_SECONDS}"
