@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
@@ -26,10 +26,10 @@ from attnscale.cli.job import (
 from attnscale.cli.report import finish
 from attnscale.cli.screen import sweep_table
 from attnscale.config.build import register
-from attnscale.config.hydra_section import bounded_hydra
+from attnscale.config.hydra_section import bounded_hydra, cannot_write
 from attnscale.experiment.result import RUN_FILE
 from attnscale.experiment.surroundings import same_environment
-from attnscale.sweep.overrides import allowed
+from attnscale.sweep.overrides import allowed, in_words
 from attnscale.sweep.state import LAUNCHED, Sweep, read_jobs
 from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
 
@@ -103,6 +103,8 @@ def explain(error: BaseException) -> str:
         if isinstance(cause, ConfigKeyError | ConfigAttributeError):
             return f"{key}: no such key{_known(cause)}"
         return f"{key}: {str(cause.msg or cause).splitlines()[0]}"
+    if isinstance(error, OverrideParseException):
+        return in_words(error)
     if "'hydra/launcher/submitit_slurm'" in str(error):
         return "hydra/launcher=slurm: not installed; pip install 'attnscale[slurm]'"
     missing = re.search(r"Could not find '([^']+)/([^'/]+)'", str(error))
@@ -140,9 +142,11 @@ def _outcome(main: Callable[[], object]) -> tuple[int, str | None]:
             traceback.print_exc()
         return 1, explain(error)
     except Exception as error:
-        if wants_traceback() or not isinstance(error, USER_ERRORS):
+        # Of Hydra's own folder: an app ends with its errors itself.
+        words = cannot_write(error)
+        if wants_traceback() or not (words or isinstance(error, USER_ERRORS)):
             traceback.print_exc()
-        return 1, reason(error)
+        return 1, words or reason(error)
     return 0, None
 
 

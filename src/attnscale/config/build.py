@@ -20,8 +20,17 @@ from attnscale.config.app_schema import APP_GROUPS
 from attnscale.config.schema import GROUPS, AttentionConfig, TrainConfig
 from attnscale.config.section import typed
 from attnscale.config.targets import NO_ALLOWANCE, Targets
+from attnscale.system import expand_home
 
 T = TypeVar("T")
+
+PATHS = frozenset(
+    {
+        *("cache", "checkpoint", "default_root_dir", "dir", "dirpath", "docs", "file", "filename"),
+        *("folder", "input", "output", "path", "root", "save_dir"),
+    }
+)
+"""Last words of the keys that are paths, of the apps and of classes that they may name."""
 
 
 def project_root() -> Path:
@@ -61,6 +70,24 @@ def check_budget(config: DictConfig) -> None:
         )
 
 
+def with_homes(value: Any, place: str = "") -> Any:
+    """Return a plain configuration with ``~`` expanded in every path; ``tags`` are free text.
+
+    Args:
+        value: The configuration, or what stands at a place in it.
+        place: Dotted key.
+
+    Raises:
+        ValueError: Naming the key, if there is no such home folder.
+    """
+    if isinstance(value, dict) and place != "tags":
+        return {k: with_homes(v, f"{place}.{k}" if place else str(k)) for k, v in value.items()}
+    if isinstance(value, list):
+        return [with_homes(inner, place) for inner in value]
+    is_path = isinstance(value, str) and place.rpartition(".")[2] in PATHS
+    return expand_home(place, value) if is_path else value
+
+
 def resolve(config: DictConfig, targets: Targets = NO_ALLOWANCE) -> dict[str, Any]:
     """Resolve a composed configuration without ``hydra`` into plain dictionaries, lists and values.
 
@@ -69,13 +96,13 @@ def resolve(config: DictConfig, targets: Targets = NO_ALLOWANCE) -> dict[str, An
 
     Raises:
         ValueError: If a target is not allowed, if ``allow`` was set anywhere but on the command
-            line, or as :func:`check_budget`.
+            line, or as :func:`check_budget` and :func:`with_homes`.
         OmegaConfBaseException: If a value is missing or an interpolation leads nowhere.
     """
     check_budget(config)
     container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(container, dict)
-    values = {str(key): value for key, value in container.items()}
+    values: dict[str, Any] = with_homes({str(key): value for key, value in container.items()})
     values.pop("budgets", None)
     composed = values.pop("allow", [])
     if list(composed) != list(targets.allow):

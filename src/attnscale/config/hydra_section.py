@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnscale.config.build import check_budget
 from attnscale.config.targets import below
+from attnscale.system import expand_home
 
 BUILT = ("callbacks", "launcher", "sweeper", "job_logging", "hydra_logging")
 """Sections of ``hydra`` that become objects."""
@@ -29,6 +30,9 @@ NAMED = {
     "()": ("attnscale.cli.screen.ScreenFilter",),
 }
 """Keys that name what is called, with the names that are allowed."""
+
+FOLDERS = (("run", "dir"), ("sweep", "dir"), ("launcher", "submitit_folder"))
+"""(section, key) of where Hydra itself writes."""
 
 STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
 
@@ -64,6 +68,11 @@ def check_hydra(config: DictConfig, n_overrides: int, allow: Sequence[str]) -> N
     """
     check_budget(config)
     hydra = config.hydra
+    if hydra.job.chdir:
+        raise ValueError(
+            "hydra.job.chdir=true: relative paths mean the folder of the command; leave it out, "
+            "what a job writes is in its folder all the same"
+        )
     if len(hydra.overrides.task) + len(hydra.overrides.hydra) != n_overrides:
         raise ValueError("hydra.overrides: are those of the command line, and not to be set")
     for place, key, value in _values(hydra, "hydra", BUILT):
@@ -74,6 +83,24 @@ def check_hydra(config: DictConfig, n_overrides: int, allow: Sequence[str]) -> N
         # The scheme imports what it names.
         if isinstance(value, str) and value.startswith("ext://") and value not in STREAMS:
             raise ValueError(f"{place}={value}: allowed are {', '.join(STREAMS)}")
+
+
+def cannot_write(error: Exception) -> str | None:
+    """Return what a person can do about a folder that Hydra cannot write; None for other errors."""
+    if not isinstance(error, OSError) or error.filename is None:
+        return None
+    return (
+        f"{error.filename}: cannot be written: {error.strerror}; hydra.run.dir=FOLDER (of a sweep "
+        "hydra.sweep.dir=FOLDER) and tracking.uri=sqlite:////FOLDER/mlflow.db move what is written"
+    )
+
+
+def _expand_homes(config: DictConfig) -> None:
+    # As it is written: a path may hold what only a job can resolve.
+    written: Any = OmegaConf.to_container(config.hydra, resolve=False)
+    for section, name in FOLDERS:
+        if path := written[section].get(name):
+            config.hydra[section][name] = expand_home(f"hydra.{section}.{name}", path)
 
 
 @contextmanager
@@ -92,6 +119,7 @@ def bounded_hydra(allow: Sequence[str] = ()) -> Iterator[None]:
         n_overrides = len(overrides)
         config = load(self, config_name, overrides, *args, **keys)
         check_hydra(config, n_overrides, allow)
+        _expand_homes(config)
         return config
 
     ConfigLoaderImpl.load_configuration = checked  # type: ignore[method-assign]

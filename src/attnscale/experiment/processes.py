@@ -6,10 +6,8 @@ torchrun on ``python -m attnscale.experiment``, which knows no Hydra. Where torc
 the processes already, the run trains in place.
 """
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,6 +18,7 @@ import torch
 from attnscale.config.schema import TrainConfig, TrainerConfig
 from attnscale.config.section import plain
 from attnscale.experiment.result import write_json
+from attnscale.system import end_group
 
 RANK_VARIABLES = (
     "RANK",
@@ -160,18 +159,8 @@ def run_in_processes(
         try:
             code = child.wait()
         except BaseException:
-            _end(child)
+            end_group(child, GRACE_SECONDS)
             raise
     if code != 0 or not (folder / RESULT_FILE).exists():
         reason = _reason(folder, log)
         raise ProcessFailedError(f"{n} processes: {reason} (all output: {log})")
-
-
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End torchrun and its workers: first politely, then for good."""
-    child.send_signal(signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(GRACE_SECONDS)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()

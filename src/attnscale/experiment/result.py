@@ -29,7 +29,8 @@ class Result:
         steps: Optimizer steps done in all, those before a resumed checkpoint included.
         steps_per_second: Optimizer steps per second of this run's training, validation included.
         seconds: Duration of training.
-        peak_memory_mib: Largest memory of the process (on a GPU: allocated on it), in MiB.
+        peak_memory_mib: Largest memory of the process (on a GPU: allocated on it), in MiB;
+            None where the system does not tell.
         best_checkpoint: Path, or None if no finite validation loss was seen.
         last_checkpoint: Path, or None.
         folder: Where the run wrote.
@@ -43,7 +44,7 @@ class Result:
     steps: int = 0
     steps_per_second: float = 0.0
     seconds: float = 0.0
-    peak_memory_mib: float = 0.0
+    peak_memory_mib: float | None = None
     best_checkpoint: str | None = None
     last_checkpoint: str | None = None
     folder: str = ""

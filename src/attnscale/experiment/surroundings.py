@@ -9,15 +9,15 @@ import gc
 import logging
 import os
 import platform
-import resource
 import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
 import torch
+
+from attnscale import system
 
 QUIET_LOGGERS = ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch")
 QUIET_WARNINGS = (
@@ -155,17 +155,9 @@ def forget_peak() -> None:
     """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    with suppress(OSError):
-        # proc(5): 5 resets VmHWM. Without it a peak is that of the process.
-        Path("/proc/self/clear_refs").write_text("5")
+    system.forget_peak()
 
 
-def peak_mib(*, gpu: bool) -> float:
+def peak_mib(*, gpu: bool) -> float | None:
     """Return the largest memory of the process, or on a GPU what was allocated there, in MiB."""
-    if gpu:
-        return torch.cuda.max_memory_allocated() / 2**20
-    status = Path("/proc/self/status")
-    for line in status.read_text().splitlines() if status.exists() else []:
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return torch.cuda.max_memory_allocated() / 2**20 if gpu else system.peak_mib()

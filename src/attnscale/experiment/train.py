@@ -112,7 +112,7 @@ def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Resu
             **size,
             "time/steps_per_second": rate,
             "time/train_seconds": seconds,
-            "memory/peak_mib": memory,
+            **({} if memory is None else {"memory/peak_mib": memory}),
             **best_loss,
         }
         record.points(closing, steps)

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from attnscale.config.build import project_root, resolve, shown_path
+from attnscale.config.hydra_section import cannot_write
 from attnscale.config.targets import Targets
 from attnscale.sweep.forecast import duration, n_jobs
 from attnscale.sweep.overrides import allowed, check, describe, parse, swept_keys
@@ -84,7 +85,10 @@ class SweepHook(Callback):
         store = find_store(config.tracking.uri, project_root())
         print(f"Recording to {store.uri} ({store.origin})")  # noqa: T201 -- before logging is set up
         print(f"See it with: {store.ui_command()}")  # noqa: T201
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(cannot_write(error)) from error
         described = describe(all_overrides, swept) or "one job"
         record = Record.start(
             store,

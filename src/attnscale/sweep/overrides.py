@@ -2,12 +2,13 @@
 
 import contextlib
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 
 from attnscale.attention.scale import SCALES, scale_name
 from attnscale.config.build import shortened
@@ -23,8 +24,25 @@ def parse(overrides: Iterable[str]) -> list[Override]:
     """
     try:
         return list(OverridesParser.create().parse_overrides(list(overrides)))
-    except HydraException as error:
-        raise ValueError(" ".join(str(error).split())) from error
+    except OverrideParseException as error:
+        raise ValueError(in_words(error)) from error
+
+
+def quoted(value: str) -> str:
+    """Return a text as a quoted value of Hydra's grammar: a backslash is one, but before ``"``."""
+    return '"' + re.sub(r'(\\*)("|$)', lambda m: 2 * m[1] + ('\\"' if m[2] else ""), value) + '"'
+
+
+def in_words(error: OverrideParseException) -> str:
+    """Return what a person should write for an override that is not in Hydra's grammar."""
+    key, _, value = error.override.partition("=")
+    # Of a sweep each value is quoted.
+    text = f"{key}={','.join(map(quoted, value.split(',')))}"
+    try:
+        OverridesParser.create().parse_override(text)
+    except HydraException:
+        return " ".join(str(error).split())
+    return f"{error.override}: is not in Hydra's grammar; write {shlex.quote(text)}"
 
 
 def _values(override: Override) -> list[Any]:

@@ -5,17 +5,19 @@ lock. SQLite is put into write-ahead mode and given a time-out, so that jobs tha
 wait for each other instead of failing.
 """
 
-import fcntl
 import logging
 import os
 import shlex
 import sqlite3
 import urllib.parse
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import TYPE_CHECKING
+
+from filelock import FileLock
+
+from attnscale.system import expand_home
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -82,8 +84,14 @@ def sqlite_uri(path: PurePath) -> str:
     return f"sqlite:///{name.replace('%', '%25') if _unquotes(name) else name}"
 
 
-def sqlite_path(uri: str) -> PurePath | None:
-    """Return the database path of an SQLite URI, or None for another kind of store."""
+def sqlite_path(uri: str, origin: str = "tracking.uri") -> PurePath | None:
+    """Return the database path of an SQLite URI, or None for another kind of store.
+
+    ``~`` is the home folder, after three slashes or four.
+
+    Raises:
+        ValueError: Naming ``origin``, if there is no such home folder.
+    """
     scheme, separator, rest = uri.partition("://")
     if not separator or scheme.partition("+")[0] != "sqlite":
         return None
@@ -91,7 +99,8 @@ def sqlite_path(uri: str) -> PurePath | None:
     name = urllib.parse.unquote(name) if _unquotes(name) else name
     if len(name) > 1 and name[1] == ":":
         return PureWindowsPath(name)
-    return Path(name).absolute()
+    name = name.removeprefix("/") if name.startswith("/~") else name
+    return Path(expand_home(origin, name)).absolute()
 
 
 def find_store(configured: str | None, root: Path) -> Store:
@@ -116,7 +125,7 @@ def find_store(configured: str | None, root: Path) -> Store:
             f"{origin}={uri}: MLflow no longer writes to a plain folder; use a database such as "
             f"sqlite:////absolute/path/mlflow.db, or a server's http:// address"
         )
-    path = sqlite_path(uri)
+    path = sqlite_path(uri, origin)
     if path is None:
         return Store(uri, None, origin)
     options = uri.partition("?")[2]
@@ -125,13 +134,6 @@ def find_store(configured: str | None, root: Path) -> Store:
         (path.parent / "artifacts").as_uri(),
         origin,
     )
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.with_name(path.name + ".lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def _file_system(folder: Path) -> str:
@@ -165,7 +167,7 @@ def open_client(store: Store) -> "MlflowClient":
     database = Path(path)
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(database):
+        with FileLock(f"{database}.lock"):
             new = not database.exists()
             client = _client(
                 f"{store.uri}{'&' if '?' in store.uri else '?'}timeout={TIMEOUT_SECONDS}"
@@ -175,7 +177,8 @@ def open_client(store: Store) -> "MlflowClient":
                 _enable_wal(database)
     except OSError as error:
         raise ValueError(
-            f"{store.origin}: cannot write the run store {database}: {error.strerror}"
+            f"{store.origin}: cannot write the run store {database}: {error.strerror}; "
+            "tracking.uri=sqlite:////FOLDER/mlflow.db moves it"
         ) from error
     return client
 
