@@ -1,7 +1,9 @@
 """How an app is launched: one line for a person's mistake, true statuses, and a summary."""
 
 import difflib
+import io
 import json
+import logging
 import os
 import re
 import signal
@@ -54,7 +56,7 @@ def _end_lost(sweep: Sweep, index: int, status: str) -> None:
     """End the run of a job that ended without a word, so that it does not look alive."""
     file = sweep.folder / str(index) / RUN_FILE
     if file.is_file():
-        run_id = json.loads(file.read_text())["run_id"]
+        run_id = json.loads(file.read_text(encoding="utf-8"))["run_id"]
         Record.attach(sweep.record.store, run_id).end(status)
 
 
@@ -164,6 +166,12 @@ def launch(main: Callable[[], object]) -> None:
         os.environ[TRACEBACK_VARIABLE] = os.environ.get(HYDRA_VARIABLE, "0")
         os.environ[HYDRA_VARIABLE] = "1"
         signal.signal(signal.SIGTERM, _terminate)
+        for stream in (sys.stdout, sys.stderr):
+            # A terminal that lacks a sign, of Windows or without a locale, shows another.
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
+        # It is imported by a library and draws nothing: where it may cache says nothing to anybody.
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
         code, problem = _outcome(main)
         for sweep in sweeps:
             code = max(code, _finish_sweep(sweep, code in (130, 143), problem))

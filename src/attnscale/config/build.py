@@ -3,8 +3,8 @@
 What a ``_target_`` in it may be, and how it is called, is in ``config/targets.py``.
 """
 
-import json
 import os
+import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -14,6 +14,10 @@ from typing import Any, TypeVar
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.singleton import Singleton
+from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf
 
 from attnscale.config.app_schema import APP_GROUPS
@@ -23,6 +27,8 @@ from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.system import expand_home
 
 T = TypeVar("T")
+
+_COMPOSING = threading.Lock()
 
 PATHS = frozenset(
     {
@@ -122,6 +128,9 @@ def to_object(config: DictConfig, kind: type[T], targets: Targets = NO_ALLOWANCE
 def compose(overrides: Sequence[str], *, folder: Path, allow: Sequence[str] = ()) -> TrainConfig:
     """Compose the configuration of a run without Hydra's command line.
 
+    For programs, notebooks and threads: as often as wanted, whatever state Hydra is in, which is
+    left as it was.
+
     Args:
         overrides: As on the command line, such as ``["attention.scale=none", "model.d_k=16"]``.
         folder: Where the run writes.
@@ -134,8 +143,19 @@ def compose(overrides: Sequence[str], *, folder: Path, allow: Sequence[str] = ()
     register()
     targets = Targets(tuple(allow))
     own = [f"allow=[{','.join(targets.allow)}]"] if targets.allow else []
-    with initialize_config_dir(str(project_root() / "conf"), version_base="1.3"):
-        composed = hydra_compose("train", [*overrides, f"folder={json.dumps(str(folder))}", *own])
+    with _COMPOSING:
+        # Hydra composes for one program at a time: what an earlier cell initialised is put aside.
+        instances: dict[type, Any] = Singleton._instances
+        earlier = {kind: instances.pop(kind, None) for kind in (GlobalHydra, VersionBase)}
+        try:
+            with initialize_config_dir(str(project_root() / "conf"), version_base="1.3"):
+                composed = hydra_compose("train", [*overrides, *own])
+        finally:
+            for kind, instance in earlier.items():
+                instances.pop(kind, None)
+                instances |= {} if instance is None else {kind: instance}
+    # As it stands, without Hydra's grammar of values.
+    composed.folder = str(folder)
     return to_object(composed, TrainConfig, targets)
 
 
@@ -149,6 +169,16 @@ def choices() -> str:
     return "\n".join(lines).strip()
 
 
+def _output_folder() -> str:
+    """Return the folder that Hydra has made for a job of the command line."""
+    if not HydraConfig.initialized():
+        raise ValueError(
+            "folder is missing: give folder=FOLDER, or let attnscale.config.build.compose"
+            "(overrides, folder=FOLDER) compose"
+        )
+    return HydraConfig.get().runtime.output_dir
+
+
 def register() -> None:
     """Register types and resolvers; may be called repeatedly."""
     from attnscale.attention.scale import SCALES, all_options
@@ -159,6 +189,7 @@ def register() -> None:
     # The options of the scale modes have their defaults in the modes' classes.
     options = AttentionConfig(options=all_options())
     store.store(group="schema/attention", name="default", node=options)
+    OmegaConf.register_new_resolver("output_folder", _output_folder, replace=True)
     OmegaConf.register_new_resolver("project", lambda: str(project_root()), replace=True)
     OmegaConf.register_new_resolver("scale_modes", lambda: ", ".join(SCALES), replace=True)
     OmegaConf.register_new_resolver("choices", choices, replace=True)

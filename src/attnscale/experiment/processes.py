@@ -115,9 +115,11 @@ def _reason(folder: Path, log: Path) -> str:
     """
     files = sorted(folder.glob("error-rank*.json"), key=lambda p: p.stat().st_mtime_ns)
     if not files:
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+        lines = [
+            line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+        ]
         return next((line for line in reversed(lines) if line), "ended without a word")
-    failure = json.loads(files[0].read_text())
+    failure = json.loads(files[0].read_text(encoding="utf-8"))
     if failure["type"] == "ValueError":
         raise ValueError(failure["message"])
     return f"rank {failure['rank']}: {failure['type']}: {failure['message']}"
@@ -152,7 +154,7 @@ def run_in_processes(
     ]
     # A session of its own, so that a Ctrl-C at the terminal reaches it once, from here.
     log = folder / "processes.log"
-    with log.open("w") as output:
+    with log.open("wb") as output:
         child = subprocess.Popen(
             command, env=_environment(n), start_new_session=True, stderr=output
         )

@@ -58,14 +58,14 @@ class Result:
     @classmethod
     def load(cls, path: Path) -> "Result":
         """Read what :meth:`save` wrote."""
-        return cls(**json.loads(path.read_text()))
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
 
 
 def write_json(path: Path, content: object) -> None:
     """Write JSON, whole or not at all; the folder is made if it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(content, indent=1))
+    part.write_text(json.dumps(content, indent=1), encoding="utf-8")
     part.replace(path)
 
 

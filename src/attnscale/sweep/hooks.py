@@ -52,7 +52,7 @@ class SweepHook(Callback):
         try:
             self._start(config)
         except Exception as error:
-            sys.exit(" ".join(str(error).split()) or type(error).__name__)
+            sys.exit(cannot_write(error) or " ".join(str(error).split()) or type(error).__name__)
 
     def _start(self, config: DictConfig) -> None:
         overrides = list(config.hydra.overrides.task)
@@ -85,10 +85,7 @@ class SweepHook(Callback):
         store = find_store(config.tracking.uri, project_root())
         print(f"Recording to {store.uri} ({store.origin})")  # noqa: T201 -- before logging is set up
         print(f"See it with: {store.ui_command()}")  # noqa: T201
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(cannot_write(error)) from error
+        folder.mkdir(parents=True, exist_ok=True)
         described = describe(all_overrides, swept) or "one job"
         record = Record.start(
             store,

@@ -140,7 +140,7 @@ def _file_system(folder: Path) -> str:
     """Return the type of the file system that holds a folder, as /proc/mounts names it."""
     best, kind = "", ""
     mounts = Path("/proc/mounts")
-    for line in mounts.read_text().splitlines() if mounts.exists() else []:
+    for line in mounts.read_text(encoding="utf-8").splitlines() if mounts.exists() else []:
         _, point, name = line.split()[:3]
         point = point.encode().decode("unicode_escape")
         if folder.is_relative_to(point) and len(point) >= len(best):
