@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 
 
-def check_choice(key: str, value: str | None, allowed: Iterable[str]) -> None:
-    """Raise a ValueError if a word is none of those that are allowed."""
+def check_choice(key: str, value: str | None, allowed: Iterable[str]) -> str:
+    """Return a word, or raise a ValueError if it is none of those that are allowed."""
     words = tuple(allowed)
     if value not in words:
-        raise ValueError(f"{key}={value}: allowed are {', '.join(words)}")
+        shown = "null" if value is None else value
+        raise ValueError(f"{key}={shown}: allowed are {', '.join(words)}")
+    return value
 
 
 def check_min(key: str, value: float | None, minimum: int = 1, *, or_else: str = "") -> None:

@@ -96,8 +96,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def explain(error: BaseException) -> str:
-    """Return an error of Hydra's or OmegaConf's in a line: the key, the value, what is allowed."""
+def _of_a_key(error: BaseException) -> str | None:
+    """Return an error that OmegaConf has with a key in a line, or None if it is none."""
     for cause in _chain(error):
         if not isinstance(cause, OmegaConfBaseException) or not cause.full_key:
             continue
@@ -105,6 +105,13 @@ def explain(error: BaseException) -> str:
         if isinstance(cause, ConfigKeyError | ConfigAttributeError):
             return f"{key}: no such key{_known(cause)}"
         return f"{key}: {str(cause.msg or cause).splitlines()[0]}"
+    return None
+
+
+def explain(error: BaseException) -> str:
+    """Return an error of Hydra's or OmegaConf's in a line: the key, the value, what is allowed."""
+    if words := _of_a_key(error):
+        return words
     if isinstance(error, OverrideParseException):
         return in_words(error)
     if "'hydra/launcher/submitit_slurm'" in str(error):
@@ -123,8 +130,10 @@ def _known(error: OmegaConfBaseException) -> str:
     if not isinstance(parent, DictConfig):
         return ""
     names = [str(name) for name in parent if not str(name).startswith("_")]
-    near = difflib.get_close_matches(str(error.key), names, n=1)
+    near = difflib.get_close_matches(str(error.key).lower(), names, n=1)
     hint = f". Did you mean {near[0]!r}?" if near else "."
+    if not names or str(error.full_key).startswith("tags."):
+        return f"; +{error.full_key}=… adds it"
     return f"{hint} Allowed: {', '.join(names)}"
 
 

@@ -159,13 +159,18 @@ def compose(overrides: Sequence[str], *, folder: Path, allow: Sequence[str] = ()
     return to_object(composed, TrainConfig, targets)
 
 
+def choices_of(group: str) -> list[str]:
+    """Return the choices of a group of ``conf/``; none for what is no group."""
+    return sorted(file.stem for file in (project_root() / "conf" / group).glob("*.yaml"))
+
+
 def choices() -> str:
     """Return a line for each group of ``conf/`` with its choices, for the help text."""
-    lines = []
-    for folder in sorted((project_root() / "conf").iterdir()):
-        names = sorted(file.stem for file in folder.glob("*.yaml")) if folder.is_dir() else []
-        if names:
-            lines.append(f"  {folder.name + '=':14}{', '.join(names)}")
+    lines = [
+        f"  {folder.name + '=':14}{', '.join(names)}"
+        for folder in sorted((project_root() / "conf").iterdir())
+        if (names := choices_of(folder.name))
+    ]
     return "\n".join(lines).strip()
 
 

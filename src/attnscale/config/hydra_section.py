@@ -14,7 +14,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attnscale.config.build import check_budget
+from attnscale.config.build import check_budget, choices_of
 from attnscale.config.targets import below
 from attnscale.system import expand_home
 
@@ -115,6 +115,10 @@ def bounded_hydra(allow: Sequence[str] = ()) -> Iterator[None]:
         *args: Any,
         **keys: Any,
     ) -> DictConfig:
+        for override in overrides:
+            group, _, value = override.partition("=")
+            if value == "null" and (names := choices_of(group)):
+                raise ValueError(f"{override}: allowed are {', '.join(names)}; or leave it out")
         # Hydra adds to the list that it is given.
         n_overrides = len(overrides)
         config = load(self, config_name, overrides, *args, **keys)

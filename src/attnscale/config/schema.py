@@ -19,12 +19,12 @@ MISSING: Any = "???"
 class AttentionConfig:
     """``attention``: the scale, its options, the backend, methods on the weights."""
 
-    scale: str | int | float = MISSING
-    backend: str = MISSING
+    scale: str | int | float | None = MISSING
+    backend: str | None = MISSING
     options: dict[str, dict[str, float]] = MISSING
     qk_clip: float | None = MISSING
     qk_clip_alpha: float = MISSING
-    sigma_reparam: str = MISSING
+    sigma_reparam: str | None = MISSING
 
 
 @dataclass
@@ -38,11 +38,11 @@ class AutoencoderConfig:
     n_heads: int = MISSING
     n_layers: int = MISSING
     residual: bool = MISSING
-    norm: str = MISSING
+    norm: str | None = MISSING
     feed_forward: int | None = MISSING
     bias: bool = MISSING
     dropout: float = MISSING
-    init: str = MISSING
+    init: str | None = MISSING
 
 
 @dataclass
@@ -56,15 +56,15 @@ class TransformerConfig:
     n_heads: int = MISSING
     n_layers: int = MISSING
     feed_forward: int = MISSING
-    norm: str = MISSING
-    positions: str = MISSING
+    norm: str | None = MISSING
+    positions: str | None = MISSING
     max_length: int = MISSING
     tied: bool = MISSING
     scaled_embeddings: bool = MISSING
     bias: bool = MISSING
     dropout: float = MISSING
     attention_dropout: float | None = MISSING
-    init: str = MISSING
+    init: str | None = MISSING
 
 
 @dataclass
@@ -75,11 +75,11 @@ class TranslationDataConfig:
     source: str = MISSING
     target: str = MISSING
     test: str | None = MISSING
-    tokenizer: str = MISSING
+    tokenizer: str | None = MISSING
     lowercase: bool = MISSING
     min_frequency: int = MISSING
     max_length: int = MISSING
-    too_long: str = MISSING
+    too_long: str | None = MISSING
     batch_tokens: int | None = MISSING
     batch_sentences: int | None = MISSING
     eval_batch_sentences: int = MISSING
@@ -108,7 +108,7 @@ class ParallelConfig(TranslationDataConfig):
 class Multi30kConfig(ParallelConfig):
     """``data=multi30k``."""
 
-    form: str = MISSING
+    form: str | None = MISSING
     address: str | None = MISSING
     cache: str = MISSING
 
@@ -137,7 +137,7 @@ class OptimizerConfig:
     lr: float = MISSING
     weight_decay: float = MISSING
     fused: bool | None = MISSING
-    schedule: str = MISSING
+    schedule: str | None = MISSING
     warmup_steps: int = MISSING
 
 
@@ -255,7 +255,7 @@ class TrainConfig:
     margin: MarginConfig = MISSING
     seed: int = MISSING
     threads: int | None = MISSING
-    allocator: str = MISSING
+    allocator: str | None = MISSING
     checkpoint: str | None = MISSING
     folder: str = MISSING
     report: bool = MISSING

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnscale.config.schema import TrainConfig
+from attnscale.tracking.names import rounded
 
 RUN_FILE = "run.json"
 """In a run's folder: its id, name and store."""
@@ -72,4 +73,4 @@ def write_json(path: Path, content: object) -> None:
 def default_name(config: TrainConfig) -> str:
     """Return a readable name for a run of which nothing was swept."""
     model = config.model._target_.rpartition(".")[0].rpartition(".")[2]
-    return f"{model} scale={config.attention.scale} d_k={config.model.d_k}"
+    return f"{model} scale={rounded(str(config.attention.scale))} d_k={config.model.d_k}"

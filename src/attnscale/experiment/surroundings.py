@@ -18,6 +18,7 @@ from contextlib import contextmanager
 import torch
 
 from attnscale import system
+from attnscale.checks import check_choice
 
 QUIET_LOGGERS = ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch")
 QUIET_WARNINGS = (
@@ -122,7 +123,7 @@ def _tuned() -> bool:
 
 
 @contextmanager
-def allocator(choice: str) -> Iterator[None]:
+def allocator(choice: str | None) -> Iterator[None]:
     """Set how this process treats freed memory inside the block; afterwards it is given back.
 
     glibc gives large blocks back to the system as soon as they are free, and the next step asks for
@@ -135,8 +136,7 @@ def allocator(choice: str) -> Iterator[None]:
     Raises:
         ValueError: For another choice.
     """
-    if choice not in ALLOCATORS:
-        raise ValueError(f"allocator={choice}: allowed are {', '.join(ALLOCATORS)}")
+    check_choice("allocator", choice, ALLOCATORS)
     if choice == "system" or platform.libc_ver()[0] != "glibc" or _tuned():
         yield
         return

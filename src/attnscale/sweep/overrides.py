@@ -12,6 +12,7 @@ from hydra.errors import HydraException, OverrideParseException
 
 from attnscale.attention.scale import SCALES, scale_name
 from attnscale.config.build import shortened
+from attnscale.tracking.names import rounded
 
 MAX_NAME = 120
 
@@ -92,8 +93,8 @@ def check(overrides: Iterable[str], composed_scale: object) -> None:
     used = set()
     for scale in scales:
         # A value of the sweep's grammar may be a quoted string, which prints as its text.
-        value = scale if isinstance(scale, int | float) else str(scale)
-        if value not in SCALES:
+        value = scale if isinstance(scale, int | float | None) else str(scale)
+        if isinstance(value, str) and value not in SCALES:
             with contextlib.suppress(ValueError):
                 value = float(value)
         used.add(scale_name(value))
@@ -114,7 +115,7 @@ def describe(overrides: Iterable[str], swept: Sequence[str]) -> str:
             continue
         short = override.key_or_group.rpartition(".")[2]
         _, equals, text = (override.input_line or "").partition("=")
-        parts.append(f"{short}={text}" if equals else f"~{short}")
+        parts.append(f"{short}={rounded(text)}" if equals else f"~{short}")
     return shortened(" ".join(parts), MAX_NAME)
 
 
