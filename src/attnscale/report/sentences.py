@@ -69,11 +69,13 @@ def _basis(comparison: Comparison) -> str:
 
 def confounded(comparison: Comparison, together: Together) -> str:
     """Return, in brackets, what changes with a key that the two settings differ in; or nothing."""
-    values, others = comparison.setting.values, comparison.reference.values
+    # Runs of a setting have these parameters in common.
+    values, others = (s.runs[0].parameters for s in (comparison.setting, comparison.reference))
     texts = [
-        f"{short(key)} together with {named(names)}"
+        f"{short(key)} together with {named(changed)}"
         for key, names in together.items()
         if values.get(key) != others.get(key)
+        and (changed := [name for name in names if values.get(name) != others.get(name)])
     ]
     return f" ({', '.join(texts)})" if texts else ""
 

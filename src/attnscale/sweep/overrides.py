@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException, OverrideParseException
 
 from attnscale.attention.scale import SCALES, scale_name
@@ -51,9 +51,10 @@ def _values(override: Override) -> list[Any]:
     if not override.is_sweep_override():
         return [override.value()]
     try:
-        return list(override.sweep_iterator())
+        values = list(override.sweep_iterator())
     except HydraException:
         return []
+    return [value.text if isinstance(value, QuotedString) else value for value in values]
 
 
 def allowed(arguments: Iterable[str]) -> tuple[str, ...]:
@@ -92,7 +93,6 @@ def check(overrides: Iterable[str], composed_scale: object) -> None:
     open_ended = any(o.is_sweep_override() and not _values(o) for o in named)
     used = set()
     for scale in scales:
-        # A value of the sweep's grammar may be a quoted string, which prints as its text.
         value = scale if isinstance(scale, int | float | None) else str(scale)
         if isinstance(value, str) and value not in SCALES:
             with contextlib.suppress(ValueError):
