@@ -9,12 +9,12 @@ import pytest
 LACKING = """
 import builtins, os, signal
 
-def without(name, globals=None, *rest):
+def without(name, globals=None, *rest, **more):
     # portalocker asks for the system's name, and has another way on Windows.
     importer = (globals or {}).get("__name__", "").partition(".")[0]
     if name in ("fcntl", "resource") and importer != "portalocker":
         raise ImportError(name)
-    return whole(name, globals, *rest)
+    return whole(name, globals, *rest, **more)
 
 whole, builtins.__import__ = builtins.__import__, without
 for module, names in (
@@ -70,7 +70,7 @@ def test_a_system_without_what_only_unix_has_nor_its_signs(shell: Any, tmp_path:
 def test_a_folder_that_cannot_be_written_is_told_with_the_keys_that_move_it(
     shell: Any, arguments: list[str]
 ) -> None:
-    refused = shell("model.d_k=4", *arguments, where=False)
+    refused = shell(*arguments, "model.d_k=4", where=False)
     assert refused.returncode == 1
     (line,) = refused.stderr.splitlines()
     for words in (
