@@ -5,11 +5,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def check_choice(key: str, value: str | None, allowed: Iterable[str | None]) -> None:
-    """Raise a ValueError if a word is none of those that are allowed."""
-    words = tuple(allowed)
-    if value not in words:
-        raise ValueError(f"{key}={value}: allowed are {', '.join(map(str, words))}")
+def check_choice(key: str, value: str | None, allowed: Iterable[str | None]) -> str:
+    """Return a word, or raise a ValueError if it is none of those that are allowed."""
+    words = ["null" if word is None else word for word in allowed]
+    word = "null" if value is None else value
+    if word not in words:
+        raise ValueError(f"{key}={word}: allowed are {', '.join(words)}")
+    return word
 
 
 def check_min(key: str, value: float | None, minimum: int = 1, *, or_else: str = "") -> None:

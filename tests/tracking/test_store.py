@@ -128,6 +128,20 @@ def test_a_relative_uri_is_that_of_the_working_folder(
     )
 
 
+@pytest.mark.parametrize("uri", ["sqlite:///~/m.db", "sqlite:////~/m.db"])
+def test_a_tilde_is_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    home = Store(sqlite_uri(tmp_path / "m.db"), (tmp_path / "artifacts").as_uri(), "tracking.uri")
+    assert find_store(uri, Path("/elsewhere")) == home
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert find_store(None, Path("/elsewhere")).uri == home.uri
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///~no-such-user/m.db")
+    with pytest.raises(ValueError, match=r"^MLFLOW_TRACKING_URI=~no-such-user/m\.db: no such home"):
+        find_store(None, Path("/elsewhere"))
+
+
 def test_the_configuration_comes_before_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +298,7 @@ def test_refuses_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^tracking\.uri: cannot write the run store ") as caught:
         open_client(store)
     assert "\n" not in str(caught.value)
+    assert "tracking.uri=sqlite:////FOLDER/mlflow.db moves it" in str(caught.value)
 
 
 @pytest.mark.parametrize("retries", [None, "1"])

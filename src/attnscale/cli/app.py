@@ -1,7 +1,9 @@
 """How an app is launched: one line for a person's mistake, true statuses, and a summary."""
 
 import difflib
+import io
 import json
+import logging
 import os
 import re
 import signal
@@ -11,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
@@ -27,10 +29,10 @@ from attnscale.cli.report import finish
 from attnscale.cli.screen import sweep_table
 from attnscale.cli.streams import steady_streams
 from attnscale.config.build import register
-from attnscale.config.hydra_section import bounded_hydra
+from attnscale.config.hydra_section import bounded_hydra, cannot_write
 from attnscale.experiment.result import RUN_FILE
 from attnscale.experiment.surroundings import same_environment
-from attnscale.sweep.overrides import allowed
+from attnscale.sweep.overrides import allowed, in_words
 from attnscale.sweep.state import LAUNCHED, Sweep, read_jobs
 from attnscale.tracking.address import without_secrets
 from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
@@ -56,7 +58,7 @@ def _end_lost(sweep: Sweep, index: int, status: str) -> None:
     """End the run of a job that ended without a word, so that it does not look alive."""
     file = sweep.folder / str(index) / RUN_FILE
     if file.is_file():
-        run_id = json.loads(file.read_text())["run_id"]
+        run_id = json.loads(file.read_text(encoding="utf-8"))["run_id"]
         Record.attach(sweep.record.store, run_id).end(status)
 
 
@@ -96,8 +98,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def explain(error: BaseException) -> str:
-    """Return an error of Hydra's or OmegaConf's in a line: the key, the value, what is allowed."""
+def _of_a_key(error: BaseException) -> str | None:
+    """Return an error that OmegaConf has with a key in a line, or None if it is none."""
     for cause in _chain(error):
         if not isinstance(cause, OmegaConfBaseException) or not cause.full_key:
             continue
@@ -105,6 +107,15 @@ def explain(error: BaseException) -> str:
         if isinstance(cause, ConfigKeyError | ConfigAttributeError):
             return f"{key}: no such key{_known(cause)}"
         return f"{key}: {str(cause.msg or cause).splitlines()[0]}"
+    return None
+
+
+def explain(error: BaseException) -> str:
+    """Return an error of Hydra's or OmegaConf's in a line: the key, the value, what is allowed."""
+    if words := _of_a_key(error):
+        return words
+    if isinstance(error, OverrideParseException):
+        return in_words(error)
     if "'hydra/launcher/submitit_slurm'" in str(error):
         return "hydra/launcher=slurm: not installed; pip install 'attnscale[slurm]'"
     missing = re.search(r"Could not find '([^']+)/([^'/]+)'", str(error))
@@ -121,8 +132,10 @@ def _known(error: OmegaConfBaseException) -> str:
     if not isinstance(parent, DictConfig):
         return ""
     names = [str(name) for name in parent if not str(name).startswith("_")]
-    near = difflib.get_close_matches(str(error.key), names, n=1)
+    near = difflib.get_close_matches(str(error.key).lower(), names, n=1)
     hint = f". Did you mean {near[0]!r}?" if near else "."
+    if not names or str(error.full_key).startswith("tags."):
+        return f"; +{error.full_key}=… adds it"
     return f"{hint} Allowed: {', '.join(names)}"
 
 
@@ -142,9 +155,11 @@ def _outcome(main: Callable[[], object]) -> tuple[int, str | None]:
             print(without_secrets(traceback.format_exc()), file=sys.stderr)  # noqa: T201
         return 1, explain(error)
     except Exception as error:
-        if wants_traceback() or not isinstance(error, USER_ERRORS):
+        # Of Hydra's own folder: an app ends with its errors itself.
+        words = cannot_write(error)
+        if wants_traceback() or not (words or isinstance(error, USER_ERRORS)):
             traceback.print_exc()
-        return 1, reason(error)
+        return 1, words or reason(error)
     return 0, None
 
 
@@ -163,6 +178,12 @@ def launch(main: Callable[[], object]) -> None:
         os.environ[TRACEBACK_VARIABLE] = os.environ.get(HYDRA_VARIABLE, "0")
         os.environ[HYDRA_VARIABLE] = "1"
         signal.signal(signal.SIGTERM, _terminate)
+        for stream in (sys.stdout, sys.stderr):
+            # A terminal that lacks a sign, of Windows or without a locale, shows another.
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
+        # It is imported by a library and draws nothing: where it may cache says nothing to anybody.
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
         code, problem = _outcome(main)
         for sweep in sweeps:
             code = max(code, _finish_sweep(sweep, code in (130, 143), problem))

@@ -92,7 +92,7 @@ def evaluate(composed: DictConfig) -> None:
         say(remark)
     signatures = Path(config.folder, "signatures.json")
     if signatures.is_file():
-        for name, text in json.loads(signatures.read_text()).items():
+        for name, text in json.loads(signatures.read_text(encoding="utf-8")).items():
             say(f"{name}: {text}")
 
 

@@ -1,6 +1,5 @@
 """What a person sees: each message once, and a table at the end."""
 
-import json
 import logging
 import shlex
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from attnscale.config.build import shown_path
 from attnscale.experiment import Result
 from attnscale.experiment.surroundings import TOLD_LOGGERS
 from attnscale.metric import bleu_remark, bleu_remarks
+from attnscale.sweep.overrides import quoted
 from attnscale.sweep.state import Job
 
 log = logging.getLogger("attnscale")
@@ -34,8 +34,8 @@ def say(text: str) -> None:
 
 def paste(key: str, value: str) -> str:
     """Return ``key=value`` quoted for Hydra and the shell where it must be."""
-    plain = all(c.isalnum() or c in "/._-:" for c in value)
-    text = f"{key}={value}" if plain else f"{key}={json.dumps(value, ensure_ascii=False)}"
+    plain = all((c.isascii() and c.isalnum()) or c in "/._-:" for c in value)
+    text = f"{key}={value}" if plain else f"{key}={quoted(value)}"
     return shlex.quote(text)
 
 
@@ -77,9 +77,10 @@ def run_table(result: Result, ui: str) -> str:
         *([] if remark is None else [("of test BLEU", remark)]),
         ("optimizer steps", str(result.steps)),
         ("steps per second", number(result.steps_per_second)),
-        ("peak memory", f"{result.peak_memory_mib:.0f} MiB"),
         ("folder", shown_path(result.folder)),
     ]
+    if result.peak_memory_mib is not None:
+        rows.insert(-1, ("peak memory", f"{result.peak_memory_mib:.0f} MiB"))
     if result.best_checkpoint:
         rows.append(("best checkpoint", shown_path(result.best_checkpoint)))
     if result.last_checkpoint:

@@ -25,12 +25,12 @@ from attnscale.config.limits import (
 class AttentionConfig:
     """``attention``: the scale, its options, the backend, methods on the weights."""
 
-    scale: str | int | float = MISSING
-    backend: str = one_of("auto", "explicit", "fused")
+    scale: str | int | float | None = MISSING
+    backend: str | None = one_of("auto", "explicit", "fused")
     options: dict[str, dict[str, float]] = MISSING
     qk_clip: float | None = MISSING
     qk_clip_alpha: float = MISSING
-    sigma_reparam: str = one_of("none", "qk", "all")
+    sigma_reparam: str | None = one_of("none", "qk", "all")
 
 
 @dataclass
@@ -44,11 +44,11 @@ class AutoencoderConfig:
     n_heads: int = at_least(1)
     n_layers: int = at_least(1)
     residual: bool = MISSING
-    norm: str = one_of("none", "pre", "post")
+    norm: str | None = one_of("none", "pre", "post")
     feed_forward: int | None = at_least(1, ", or null for none")
     bias: bool = MISSING
     dropout: float = checked(check_share)
-    init: str = one_of("torch", "xavier", "kaiming", "unit")
+    init: str | None = one_of("torch", "xavier", "kaiming", "unit")
 
 
 @dataclass
@@ -62,15 +62,15 @@ class TransformerConfig:
     n_heads: int = at_least(1)
     n_layers: int = at_least(1)
     feed_forward: int = at_least(1, ", or null for none")
-    norm: str = one_of("pre", "post")
-    positions: str = one_of("sinusoidal", "learned")
+    norm: str | None = one_of("pre", "post")
+    positions: str | None = one_of("sinusoidal", "learned")
     max_length: int = at_least(1)
     tied: bool = MISSING
     scaled_embeddings: bool = MISSING
     bias: bool = MISSING
     dropout: float = checked(check_share)
     attention_dropout: float | None = checked(check_share)
-    init: str = one_of("torch", "xavier", "kaiming", "unit")
+    init: str | None = one_of("torch", "xavier", "kaiming", "unit")
 
 
 @dataclass
@@ -81,11 +81,11 @@ class TranslationDataConfig:
     source: str = MISSING
     target: str = MISSING
     test: str | None = MISSING
-    tokenizer: str = one_of("moses", "basic_english", "split", "char")
+    tokenizer: str | None = one_of("moses", "basic_english", "split", "char")
     lowercase: bool = MISSING
     min_frequency: int = at_least(1)
     max_length: int = at_least(1)
-    too_long: str = one_of("skip", "cut")
+    too_long: str | None = one_of("skip", "cut")
     batch_tokens: int | None = at_least(1)
     batch_sentences: int | None = at_least(1)
     eval_batch_sentences: int = at_least(1)
@@ -114,7 +114,7 @@ class ParallelConfig(TranslationDataConfig):
 class Multi30kConfig(ParallelConfig):
     """``data=multi30k``."""
 
-    form: str = one_of("auto", "raw", "tok")
+    form: str | None = one_of("auto", "raw", "tok")
     address: str | None = MISSING
     cache: str = MISSING
 
@@ -143,7 +143,7 @@ class OptimizerConfig:
     lr: float = checked(check_finite)
     weight_decay: float = checked(check_finite)
     fused: bool | None = MISSING
-    schedule: str = one_of("constant", "cosine", "inverse_sqrt")
+    schedule: str | None = one_of("constant", "cosine", "inverse_sqrt")
     warmup_steps: int = at_least(0)
 
 

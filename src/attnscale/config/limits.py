@@ -15,7 +15,7 @@ from attnscale.checks import check_choice, check_min
 MISSING: Any = "???"
 """What OmegaConf reads as a value that must come from a file or the command line."""
 
-Check = Callable[[str, Any], None]
+Check = Callable[[str, Any], object]
 """Raises a ValueError that names the key, if a value is not allowed."""
 
 

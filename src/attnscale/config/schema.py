@@ -61,7 +61,7 @@ class TrainConfig:
     margin: MarginConfig = MISSING
     seed: int = MISSING
     threads: int | None = at_least(1, ", or null")
-    allocator: str = one_of("keep", "system")
+    allocator: str | None = one_of("keep", "system")
     checkpoint: str | None = MISSING
     folder: str = MISSING
     report: bool = MISSING

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from attnscale import __version__
-from attnscale.attention import MultiHeadAttention, ScaleFactory
+from attnscale.attention import BACKENDS, MultiHeadAttention, ScaleFactory
+from attnscale.checks import check_choice
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
@@ -78,7 +79,8 @@ def make_model(
     targets: Targets = NO_ALLOWANCE,
 ) -> nn.Module:
     """Build the model; ``arguments`` are what it must know of the data."""
-    attention = partial(MultiHeadAttention, scale=scale, backend=config.attention.backend)
+    backend = check_choice("attention.backend", config.attention.backend, BACKENDS)
+    attention = partial(MultiHeadAttention, scale=scale, backend=backend)
     model = targets.build(config.model, nn.Module, "model", attention=attention, **arguments)
     reparametrise(model, config.attention.sigma_reparam)
     if config.trainer.sync_batchnorm and not any(

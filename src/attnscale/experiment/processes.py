@@ -6,10 +6,8 @@ torchrun on ``python -m attnscale.experiment``, which knows no Hydra. Where torc
 the processes already, the run trains in place.
 """
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -25,6 +23,7 @@ from attnscale.config.choice_schema import TrainerConfig
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.experiment.result import write_json
+from attnscale.system import end_group
 
 RANK_VARIABLES = (
     "RANK",
@@ -216,9 +215,11 @@ def _reason(folder: Path, log: Path) -> str:
     """
     files = sorted(folder.glob("error-rank*.json"), key=lambda p: p.stat().st_mtime_ns)
     if not files:
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+        lines = [
+            line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+        ]
         return next((line for line in reversed(lines) if line), "ended without a word")
-    failure = json.loads(files[0].read_text())
+    failure = json.loads(files[0].read_text(encoding="utf-8"))
     if failure["type"] == "ValueError":
         raise ValueError(failure["message"])
     return f"rank {failure['rank']}: {failure['type']}: {failure['message']}"
@@ -253,25 +254,15 @@ def run_in_processes(
     ]
     # A session of its own, so that a Ctrl-C at the terminal reaches it once, from here.
     log = folder / "processes.log"
-    with log.open("w") as output:
+    with log.open("wb") as output:
         child = subprocess.Popen(
             command, env=_environment(n), start_new_session=True, stderr=output
         )
         try:
             code = child.wait()
         except BaseException:
-            _end(child)
+            end_group(child, GRACE_SECONDS)
             raise
     if code != 0 or not (folder / RESULT_FILE).exists():
         reason = _reason(folder, log)
         raise ProcessFailedError(f"{n} processes: {reason} (all output: {log})")
-
-
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End torchrun and its workers: first politely, then for good."""
-    child.send_signal(signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(GRACE_SECONDS)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()

@@ -9,15 +9,16 @@ import gc
 import logging
 import os
 import platform
-import resource
 import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
 import torch
+
+from attnscale import system
+from attnscale.checks import check_choice
 
 QUIET_LOGGERS = ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch")
 TOLD_LOGGERS = ("pytorch_lightning.callbacks", "pytorch_lightning.profilers")
@@ -127,7 +128,7 @@ def _tuned() -> bool:
 
 
 @contextmanager
-def allocator(choice: str) -> Iterator[None]:
+def allocator(choice: str | None) -> Iterator[None]:
     """Set how this process treats freed memory inside the block; afterwards it is given back.
 
     glibc gives large blocks back to the system as soon as they are free, and the next step asks for
@@ -140,8 +141,7 @@ def allocator(choice: str) -> Iterator[None]:
     Raises:
         ValueError: For another choice.
     """
-    if choice not in ALLOCATORS:
-        raise ValueError(f"allocator={choice}: allowed are {', '.join(ALLOCATORS)}")
+    check_choice("allocator", choice, ALLOCATORS)
     if choice == "system" or platform.libc_ver()[0] != "glibc" or _tuned():
         yield
         return
@@ -160,17 +160,9 @@ def forget_peak() -> None:
     """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    with suppress(OSError):
-        # proc(5): 5 resets VmHWM. Without it a peak is that of the process.
-        Path("/proc/self/clear_refs").write_text("5")
+    system.forget_peak()
 
 
-def peak_mib(*, gpu: bool) -> float:
+def peak_mib(*, gpu: bool) -> float | None:
     """Return the largest memory of the process, or on a GPU what was allocated there, in MiB."""
-    if gpu:
-        return torch.cuda.max_memory_allocated() / 2**20
-    status = Path("/proc/self/status")
-    for line in status.read_text().splitlines() if status.exists() else []:
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return torch.cuda.max_memory_allocated() / 2**20 if gpu else system.peak_mib()

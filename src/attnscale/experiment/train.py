@@ -131,7 +131,7 @@ def _trained(config: TrainConfig, record: Record | None, parts: Parts) -> Result
             **size,
             "time/steps_per_second": rate,
             "time/train_seconds": seconds,
-            "memory/peak_mib": memory,
+            **({} if memory is None else {"memory/peak_mib": memory}),
             **best_loss,
         }
         record.points(closing, steps)

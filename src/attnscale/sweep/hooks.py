@@ -11,6 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnscale.config.app_schema import TheoryConfig
 from attnscale.config.build import project_root, resolve, shown_path
+from attnscale.config.hydra_section import cannot_write
 from attnscale.config.limits import check_limits
 from attnscale.config.schema import SECTIONS, TrainConfig
 from attnscale.config.targets import Targets
@@ -55,7 +56,7 @@ class SweepHook(Callback):
         try:
             self._start(config)
         except Exception as error:
-            sys.exit(" ".join(str(error).split()) or type(error).__name__)
+            sys.exit(cannot_write(error) or " ".join(str(error).split()) or type(error).__name__)
 
     def _start(self, config: DictConfig) -> None:
         overrides = list(config.hydra.overrides.task)

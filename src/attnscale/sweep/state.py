@@ -34,7 +34,7 @@ class Launch:
     @classmethod
     def load(cls, folder: Path) -> "Launch":
         """Read what :meth:`save` wrote."""
-        return cls(**json.loads((folder / SWEEP_FILE).read_text()))
+        return cls(**json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Job:
     @classmethod
     def load(cls, path: Path) -> "Job":
         """Read what :meth:`save` wrote."""
-        entries = json.loads(path.read_text())
+        entries = json.loads(path.read_text(encoding="utf-8"))
         result = entries.pop("result", None)
         return cls(**entries, result=None if result is None else Result(**result))
 

@@ -8,6 +8,7 @@ already looks like this is escaped too, so two different names never become one.
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 MAX_NAME_LENGTH = 250
 MAX_VALUE_LENGTH = 6000
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_\-. /]")
+_EXCESS = re.compile(rf"(?<![\w./])\d+\.\d{{{sys.float_info.dig},}}(?:e[-+]?\d+)?(?![\w./])")
 _LOOKS_ESCAPED = re.compile(r"_(?=_u)")
 
 
@@ -33,6 +35,14 @@ def safe_name(name: str) -> str:
         return escaped
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
     return f"{escaped[: MAX_NAME_LENGTH - 17]}_{digest}"
+
+
+def rounded(text: str) -> str:
+    """Return a text with the decimals that a double holds: 0.30000000000000004 becomes 0.3.
+
+    What is part of a word or of a path is left alone.
+    """
+    return _EXCESS.sub(lambda match: f"{float(match[0]):.{sys.float_info.dig}g}", text)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

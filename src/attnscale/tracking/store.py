@@ -5,7 +5,6 @@ lock. SQLite is put into write-ahead mode and given a time-out, so that jobs tha
 wait for each other instead of failing.
 """
 
-import fcntl
 import logging
 import os
 import shlex
@@ -18,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import TYPE_CHECKING
 
+from filelock import FileLock
+
+from attnscale.system import expand_home
 from attnscale.tracking.address import SERVER, public, whole, without_secrets
 
 if TYPE_CHECKING:
@@ -92,8 +94,14 @@ def sqlite_uri(path: PurePath) -> str:
     return f"sqlite:///{name.replace('%', '%25') if _unquotes(name) else name}"
 
 
-def sqlite_path(uri: str) -> PurePath | None:
-    """Return the database path of an SQLite URI, or None for another kind of store."""
+def sqlite_path(uri: str, origin: str = "tracking.uri") -> PurePath | None:
+    """Return the database path of an SQLite URI, or None for another kind of store.
+
+    ``~`` is the home folder, after three slashes or four.
+
+    Raises:
+        ValueError: Naming ``origin``, if there is no such home folder.
+    """
     scheme, separator, rest = uri.partition("://")
     if not separator or scheme.partition("+")[0] != "sqlite":
         return None
@@ -101,7 +109,8 @@ def sqlite_path(uri: str) -> PurePath | None:
     name = urllib.parse.unquote(name) if _unquotes(name) else name
     if len(name) > 1 and name[1] == ":":
         return PureWindowsPath(name)
-    return Path(name).absolute()
+    name = name.removeprefix("/") if name.startswith("/~") else name
+    return Path(expand_home(origin, name)).absolute()
 
 
 def find_store(configured: str | None, root: Path) -> Store:
@@ -131,7 +140,7 @@ def find_store(configured: str | None, root: Path) -> Store:
             f"{origin}={uri}: MLflow no longer writes to a plain folder; use a database such as "
             f"sqlite:////absolute/path/mlflow.db, or a server's http:// address"
         )
-    path = sqlite_path(uri)
+    path = sqlite_path(uri, origin)
     if path is None:
         return Store(uri, None, origin)
     options = uri.partition("?")[2]
@@ -142,18 +151,11 @@ def find_store(configured: str | None, root: Path) -> Store:
     )
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.with_name(path.name + ".lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
 def _file_system(folder: Path) -> str:
     """Return the type of the file system that holds a folder, as /proc/mounts names it."""
     best, kind = "", ""
     mounts = Path("/proc/mounts")
-    for line in mounts.read_text().splitlines() if mounts.exists() else []:
+    for line in mounts.read_text(encoding="utf-8").splitlines() if mounts.exists() else []:
         _, point, name = line.split()[:3]
         point = point.encode().decode("unicode_escape")
         if folder.is_relative_to(point) and len(point) >= len(best):
@@ -200,7 +202,7 @@ def open_client(store: Store) -> "MlflowClient":
     database = Path(path)
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(database), store_errors(store):
+        with FileLock(f"{database}.lock"), store_errors(store):
             new = not database.exists()
             client = _client(
                 f"{store.uri}{'&' if '?' in store.uri else '?'}timeout={TIMEOUT_SECONDS}"
@@ -210,7 +212,8 @@ def open_client(store: Store) -> "MlflowClient":
                 _enable_wal(database)
     except OSError as error:
         raise ValueError(
-            f"{store.origin}: cannot write the run store {database}: {error.strerror}"
+            f"{store.origin}: cannot write the run store {database}: {error.strerror}; "
+            "tracking.uri=sqlite:////FOLDER/mlflow.db moves it"
         ) from error
     return client
 
