@@ -185,3 +185,15 @@ def test_a_long_key_with_a_long_value() -> None:
     made = parameters({"k" * MAX_NAME_LENGTH: "x" * (2 * MAX_VALUE_LENGTH)})
     assert len(made) == 2
     assert all(len(name) <= MAX_NAME_LENGTH for name in made)
+
+
+def test_a_runs_names_and_places_are_no_parameters() -> None:
+    config = {
+        "folder": "/runs/1",
+        "checkpoint": "/runs/0/last.ckpt",
+        "tracking": {"run_name": "a", "uri": None},
+        "tags": {"note": "b"},
+        "trainer": {"default_root_dir": "/runs/1", "max_epochs": 2},
+        "data": {"dir": "/data"},
+    }
+    assert parameters(config) == {"trainer.max_epochs": "2", "data.dir": "/data"}
