@@ -204,3 +204,15 @@ def test_a_long_key_with_a_long_value() -> None:
 )
 def test_a_number_has_the_decimals_that_a_double_holds(text: str, shown: str) -> None:
     assert rounded(text) == shown
+
+
+def test_a_runs_names_and_places_are_no_parameters() -> None:
+    config = {
+        "folder": "/runs/1",
+        "checkpoint": "/runs/0/last.ckpt",
+        "tracking": {"run_name": "a", "uri": None},
+        "tags": {"note": "b"},
+        "trainer": {"default_root_dir": "/runs/1", "max_epochs": 2},
+        "data": {"dir": "/data"},
+    }
+    assert parameters(config) == {"trainer.max_epochs": "2", "data.dir": "/data"}

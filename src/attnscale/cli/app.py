@@ -33,9 +33,10 @@ from attnscale.config.hydra_section import bounded_hydra, cannot_write
 from attnscale.experiment.result import RUN_FILE
 from attnscale.experiment.surroundings import same_environment
 from attnscale.sweep.overrides import allowed, in_words
-from attnscale.sweep.state import LAUNCHED, Sweep, read_jobs
+from attnscale.sweep.state import LAUNCHED, Launch, Sweep, read_jobs
 from attnscale.tracking.address import without_secrets
 from attnscale.tracking.record import FAILED, FINISHED, KILLED, Record
+from attnscale.tracking.ui import delete_view, save_view
 
 __all__ = ["answer", "launch", "run_job"]
 
@@ -68,6 +69,7 @@ def _finish_sweep(sweep: Sweep, interrupted: bool, problem: str | None) -> int:
     if not jobs and problem is not None:
         # Nothing was run: there is nothing to record.
         sweep.record.end(FAILED)
+        delete_view(sweep.record, sweep.experiment, sweep.folder.name)
         sweep.record.delete()
         return 1
     for job in jobs:
@@ -86,7 +88,11 @@ def _finish_sweep(sweep: Sweep, interrupted: bool, problem: str | None) -> int:
         sweep.record.tags({"mlflow.note.content": f"{note} {first}".strip()})
     sweep.record.end(status)
     name = sweep.folder.name
-    print(f"Compare: {sweep.record.store.ui_command()}  (filter: tags.sweep = '{name}')")  # noqa: T201
+    swept = Launch.load(sweep.folder).swept
+    view = save_view(
+        sweep.record, sweep.experiment, sweep=name, described=sweep.described, swept=swept
+    )
+    print(f"Compare: {view}")  # noqa: T201
     print(f"Draw:    python -m src.curves sweep={name}", flush=True)  # noqa: T201
     return 1 if bad or problem else 0
 

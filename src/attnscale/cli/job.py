@@ -27,6 +27,7 @@ from attnscale.files import FULL
 from attnscale.sweep.overrides import allowed, check, describe
 from attnscale.sweep.state import Job, Launch
 from attnscale.tracking.store import find_store
+from attnscale.tracking.ui import color_tag
 
 TRACEBACK_VARIABLE = "ATTNSCALE_FULL_ERROR"
 USER_ERRORS = (ValueError, OSError)
@@ -80,7 +81,9 @@ def job_tags(sweep: Launch | None) -> dict[str, str]:
     """Return what a job's record says of its launch."""
     hydra = HydraConfig.get()
     tags = {"overrides": " ".join(hydra.overrides.task), "kind": "run"}
-    return tags if sweep is None else {**tags, "sweep": sweep.name, "job": str(hydra.job.num)}
+    if sweep is None:
+        return tags
+    return {**tags, "sweep": sweep.name, "job": str(hydra.job.num), **color_tag(hydra.job.num)}
 
 
 def _targets(sweep: Launch | None) -> Targets:

@@ -20,6 +20,7 @@ from attnscale.sweep.overrides import allowed, check, describe, parse, swept_key
 from attnscale.sweep.state import LAUNCHED, Launch, Sweep
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
+from attnscale.tracking.ui import save_view
 
 SLURM_LAUNCHER = "hydra_plugins.attnscale.SlurmSweepLauncher"
 """``_target_`` of ``hydra/launcher=slurm``; what it needs is loaded only where it is named."""
@@ -90,7 +91,6 @@ class SweepHook(Callback):
         name = folder.name
         store = find_store(config.tracking.uri, project_root())
         print(f"Recording to {store.uri} ({store.origin})")  # noqa: T201 -- before logging is set up
-        print(f"See it with: {store.ui_command()}")  # noqa: T201
         folder.mkdir(parents=True, exist_ok=True)
         described = describe(all_overrides, swept) or "one job"
         record = Record.start(
@@ -112,6 +112,10 @@ class SweepHook(Callback):
             Sweep(folder, record, described, config.tracking.experiment, ends_with_report)
         )
         Launch(record.run_id, name, swept, list(targets.allow)).save(folder)
+        view = save_view(
+            record, config.tracking.experiment, sweep=name, described=described, swept=swept
+        )
+        print(f"See it:  {view}")  # noqa: T201
         print(f"Sweep in {shown_path(folder)}", flush=True)  # noqa: T201
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:

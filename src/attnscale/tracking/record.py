@@ -18,6 +18,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from attnscale.tracking.names import parameters, safe_name
+from attnscale.tracking.runs import OBJECTIVE
 from attnscale.tracking.store import (
     TIMEOUT_SECONDS,
     Store,
@@ -238,6 +239,8 @@ def _place(point: Point) -> tuple[int, int, float]:
 def _send(client: "MlflowClient", run_id: str, points: list[Point]) -> None:
     from mlflow.entities import Metric
 
+    # MLflow compares runs by the metric that was recorded first: a loss, not the learning rate.
+    points = sorted(points, key=lambda point: (point[0] != OBJECTIVE, "loss" not in point[0]))
     for first in range(0, len(points), MAX_POINTS_PER_CALL):
         metrics = [Metric(*point) for point in points[first : first + MAX_POINTS_PER_CALL]]
         client.log_batch(run_id, metrics=metrics)

@@ -60,9 +60,14 @@ class Store:
     artifacts: str | None
     origin: str
 
+    @property
+    def on_server(self) -> bool:
+        """Whether a server has it, and so the UI."""
+        return self.uri.startswith(SERVER)
+
     def ui_command(self) -> str:
-        """Return the shell command that opens MLflow's UI on this store."""
-        if self.uri.startswith(SERVER):
+        """Return the shell command that starts MLflow's UI on this store, or its server's URI."""
+        if self.on_server:
             return self.uri
         return f"mlflow ui --backend-store-uri {shlex.quote(self.uri.partition('?')[0])}"
 
