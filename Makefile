@@ -22,7 +22,7 @@ setup: $(STAMP) ## Make .venv and install the project with the tested set of pac
 demo: $(STAMP) ## Set up, then train four models side by side and compare them
 	$(BIN)/python -m src.train -m $(SWEEP)
 	$(BIN)/python -m src.curves
-	@echo "Next: make ui, then pick the runs of the newest sweep and press Compare."
+	@echo "Next: make ui, then open the first address that it prints."
 
 test: $(STAMP) ## Set up, then run the fast tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n 2 --dist worksteal
@@ -55,8 +55,8 @@ bench: $(STAMP) ## Time a step against a textbook script and plain Lightning (a 
 	$(BIN)/python -m benchmarks.start_time
 	$(BIN)/python -m benchmarks.backends
 
-ui: $(STAMP) ## Open MLflow's UI on the project's runs
-	$(BIN)/mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}"
+ui: $(STAMP) ## Print the addresses of the newest sweeps, then start MLflow's UI
+	$(BIN)/python -m attnscale.cli.ui
 
 clean: ## Remove the environment and caches, keep runs
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -35,7 +35,8 @@ from attnscale.config.schema import TrainConfig
 from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import PADDING
 from attnscale.experiment import run
-from attnscale.experiment.assemble import make_data, make_model, scale_factory
+from attnscale.experiment.assemble import make_data, make_model
+from attnscale.experiment.consistency import scale_factory
 from attnscale.experiment.surroundings import allocator
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer

@@ -68,6 +68,22 @@ def test_a_slow_command_runs(shell: Any, command: str) -> None:
     assert all(run.data.metrics["test/bleu"] >= 90 for run in scaled)
 
 
+@pytest.mark.slow
+def test_the_example_of_a_notebook_runs(shell: Any) -> None:
+    text = (shell.root / "docs" / "machines.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        cwd=shell.path,
+        env=shell.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[-2:]] == ["sqrt", "none"]
+
+
 @pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
 def test_a_python_example_runs(example: str) -> None:
     done = subprocess.run(

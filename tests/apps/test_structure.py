@@ -60,6 +60,20 @@ def test_a_folder_in_conf_has_its_package() -> None:
     assert all((ROOT / "src/attnscale" / name).is_dir() for name in own)
 
 
+def test_a_text_file_has_its_encoding() -> None:
+    """What is left to the system is another one on Windows."""
+    calls = [
+        (str(path), node.lineno)
+        for path in (ROOT / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("read_text", "write_text")
+        and not any(keyword.arg == "encoding" for keyword in node.keywords)
+    ]
+    assert calls == []
+
+
 def test_no_file_is_long() -> None:
     lengths = {p: len(p.read_text().splitlines()) for p in (ROOT / "src").rglob("*.py")}
     assert {str(p): n for p, n in lengths.items() if n > 300} == {}

@@ -376,6 +376,47 @@ def test_norms_of_half_precision_are_taken_in_fp32(name: str, dtype: torch.dtype
     assert float((of_rows - 1).abs().max()) < 0.4 * torch.finfo(dtype).eps, of_rows
 
 
+NORMALISING_Q_AND_K = ("cosine", "qknorm", "cosine_fixed", "qk_layernorm", "qk_rmsnorm", "ngpt")
+NORMALISING_ROWS = ("score_layernorm", "nap")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("mode", "over_heads"),
+    [*((mode, 0) for mode in MODES), ("qk_layernorm", 1), ("qk_rmsnorm", 1)],
+)
+def test_vectors_of_zeros_have_finite_gradients_and_none_where_they_are_normalised(
+    mode: Mode, over_heads: int, dtype: torch.dtype
+) -> None:
+    """Padded positions of an input without a mask: unlike others they have no direction."""
+    scale = new_scale(mode, over_heads=over_heads)
+    q, k, v = (x.detach().to(dtype) for x in draw(n_queries=KEY))
+    for x in (q, k, v):
+        x[0, :, 4:] = 0.0
+        x.requires_grad_()
+    output = attend(q, k, v, scale=scale)
+    (1000 * output.float().square().mean()).backward()  # type: ignore[no-untyped-call]
+    gradients = {
+        "q": q.grad,
+        "k": k.grad,
+        "v": v.grad,
+        **{n: p.grad for n, p in scale.named_parameters()},
+    }
+    assert bool(output.isfinite().all())
+    for name, gradient in gradients.items():
+        assert gradient is None or bool(gradient.isfinite().all()), name
+    assert q.grad is not None
+    assert k.grad is not None
+    others = float(q.grad[1].abs().max())
+    assert others > 0
+    if mode in (*NORMALISING_Q_AND_K, *NORMALISING_ROWS):
+        assert float(q.grad[0, :, 4:].abs().max()) == 0.0
+    else:
+        assert float(q.grad[0, :, 4:].abs().max()) < 100 * others
+    if mode in NORMALISING_Q_AND_K:
+        assert float(k.grad[0, :, 4:].abs().max()) == 0.0
+
+
 def test_fp16_scores_beyond_its_range_stay_finite() -> None:
     q, k = (40 * torch.randn(BATCH, HEADS, n, 1024) for n in (QUERY, KEY))
     v = torch.randn(BATCH, HEADS, KEY, D_V)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnscale.attention.scale import all_options
 from attnscale.config.build import compose
-from attnscale.experiment.assemble import scale_factory
+from attnscale.experiment.consistency import scale_factory
 from tests.support.modes import BATCH, D_K, D_MODEL, HEADS, KEY, STATISTICS, build, options_with
 
 WITH_OPTIONS = list(all_options())
@@ -31,8 +31,11 @@ def test_an_option_acts(name: str, option: str) -> None:
     default = options_with(name)[option]
     assert torch.equal(plain, outputs(name, {option: default}))
     # A base below 1 is refused, and a switch is 0 or 1.
-    factors = {"base": (3.0,), "output_norm": (0.0,)}.get(option, (3.0, 1 / 30))
-    changed = [outputs(name, {option: default * factor}) for factor in factors]
+    values = {"base": (9.0,), "output_norm": (0.0,), "over_heads": (1.0,), "scalar": (3.0,)}
+    changed = [
+        outputs(name, {option: value})
+        for value in values.get(option, (default * 3.0, default / 30))
+    ]
     effects = [float((other - plain).abs().max()) for other in changed]
     assert max(effects) > 1e-9, effects
 
@@ -55,7 +58,9 @@ def test_options_arrive_from_the_command_line(
     name: str, as_configured: dict[str, dict[str, float]], tmp_path: Path
 ) -> None:
     changed = {
-        option: 0.0 if option == "output_norm" else default * (1.25 + number)
+        option: {"output_norm": 0.0, "over_heads": 1.0}.get(
+            option, (default or 7) * (1.25 + number)
+        )
         for number, (option, default) in enumerate(as_configured[name].items())
     }
     overrides = [f"attention.options.{name}.{option}={value}" for option, value in changed.items()]
@@ -90,7 +95,10 @@ def test_a_mode_without_options_arrives_from_the_command_line(
     [
         ("attention.options.softcap.cap=-1", r"softcap\.cap=-1\.0: allowed is a positive number"),
         ("attention.options.nap.output_norm=2", r"nap\.output_norm=2\.0: allowed is 0 or 1"),
-        ("+attention.options.softcap.cup=2", r"softcap\.cup: unknown option; 'softcap' has: cap"),
+        (
+            "+attention.options.softcap.cup=2",
+            r"softcap\.cup: unknown option; 'softcap' has: cap, scalar",
+        ),
     ],
 )
 def test_an_option_that_is_not_allowed_is_named_by_its_key(

@@ -193,6 +193,67 @@ def test_equals_its_formula(mode: Mode, training: bool) -> None:
             assert_same(out, wanted, (q, k, v, *scale.parameters()))
 
 
+# --- published variants that an option makes ---
+
+
+def heads_of(joined: Tensor) -> Tensor:
+    """Cut (batch, position, head * d_k) into heads, (batch, head, position, d_k)."""
+    return joined.view(*joined.shape[:2], HEADS, -1).transpose(1, 2)
+
+
+def olmo_2(q: Tensor, k: Tensor, v: Numbers) -> Tensor:
+    """RMS norm of all heads of a position together, then 1/√d_k."""
+    scores = heads_of(rms(q, 1e-6) * v.t("q_gain")) @ heads_of(rms(k, 1e-6) * v.t("k_gain")).mT
+    return scores / math.sqrt(D_K)
+
+
+def mpt(q: Tensor, k: Tensor, v: Numbers) -> Tensor:
+    """LayerNorm of all heads of a position together (there with a bias), then 1/√d_k."""
+    q, k = layernorm(q, 1e-6) * v.t("q_gain"), layernorm(k, 1e-6) * v.t("k_gain")
+    scores = heads_of(q) @ heads_of(k).mT
+    return scores / math.sqrt(D_K)
+
+
+def gemma_2_27b(q: Tensor, k: Tensor, v: Numbers) -> Tensor:
+    """Scores × query_pre_attn_scalar^−½, capped."""
+    scores = heads_of(q) @ heads_of(k).mT / math.sqrt(144)
+    return torch.tanh(scores / 50.0) * 50.0
+
+
+def gemma_3_27b(q: Tensor, k: Tensor, v: Numbers) -> Tensor:
+    """RMS norm of each head, then query_pre_attn_scalar^−½."""
+    q, k = rms(heads_of(q), 1e-6) * v.t("q_gain"), rms(heads_of(k), 1e-6) * v.t("k_gain")
+    return q @ k.mT / math.sqrt(168)
+
+
+@pytest.mark.parametrize(
+    ("published", "mode", "options"),
+    [
+        (olmo_2, "qk_rmsnorm", {"over_heads": 1}),
+        (mpt, "qk_layernorm", {"over_heads": 1}),
+        (gemma_2_27b, "softcap", {"scalar": 144}),
+        (gemma_3_27b, "qk_rmsnorm", {"scalar": 168}),
+    ],
+)
+def test_a_published_model_is_an_option_of_a_mode(
+    published: Callable[[Tensor, Tensor, Numbers], Tensor], mode: str, options: dict[str, float]
+) -> None:
+    scale = moved_scale(mode, training=True, **options)
+    numbers = Numbers(dict(scale.named_parameters()), {}, options, training=True)
+    q, k = (20 * torch.randn(BATCH, n, HEADS * D_K, dtype=torch.float64) for n in (QUERY, KEY))
+    q, k = q.requires_grad_(), k.requires_grad_()
+    logits = scale(heads_of(q), heads_of(k))
+    assert_same(logits, published(q, k, numbers), (q, k, *scale.parameters()))
+
+
+@pytest.mark.parametrize("mode", ["qk_rmsnorm", "qk_layernorm"])
+def test_gains_of_all_heads_are_learned_scales_of_each(mode: str) -> None:
+    scale = new_scale(mode, over_heads=1, scalar=7)
+    gains = torch.arange(1.0, HEADS + 1)
+    scale.get_parameter("q_gain").data = gains.repeat_interleave(D_K)
+    torch.testing.assert_close(scale.learned_scale(), gains)
+
+
 # --- what the formulas leave open: starts, bounds, counts, running statistics ---
 
 

@@ -359,9 +359,9 @@ def test_options_start_as_the_papers_have_them() -> None:
         "mup": {"base_d_k": 64.0},
         "cosine": {"start": 10.0, "largest": 100.0},
         "cosine_fixed": {"factor": 10.0},
-        "qk_layernorm": {"eps": 1e-6},
-        "qk_rmsnorm": {"eps": 1e-6},
-        "softcap": {"cap": 50.0},
+        "qk_layernorm": {"eps": 1e-6, "over_heads": 0, "scalar": 0},
+        "qk_rmsnorm": {"eps": 1e-6, "over_heads": 0, "scalar": 0},
+        "softcap": {"cap": 50.0, "scalar": 0},
         "score_layernorm": {"eps": 1e-6},
         "score_batchnorm": {"eps": 1e-5, "momentum": 0.1},
         "nap": {"eps": 1e-3, "output_norm": 1},
@@ -386,7 +386,8 @@ def test_a_factory_keeps_its_own_options() -> None:
 
 def test_refuses_an_unknown_option() -> None:
     with pytest.raises(
-        ValueError, match=r"^attention\.options\.softcap\.cup: unknown option; 'softcap' has: cap$"
+        ValueError,
+        match=r"^attention\.options\.softcap\.cup: unknown option; 'softcap' has: cap, scalar$",
     ):
         choose_scale("softcap", {"cap": 1.0, "cup": 2.0})
     with pytest.raises(
@@ -402,17 +403,20 @@ BOUNDS = {
     ("log_n_base", "base"): "a number above 1",
     ("score_batchnorm", "momentum"): "a number above 0, at most 1",
     ("nap", "output_norm"): "0 or 1",
+    ("qk_rmsnorm", "over_heads"): "0 or 1",
+    ("softcap", "scalar"): "a positive number, or 0 for d_k",
 }
+MAY_BE_ZERO = ("output_norm", "over_heads", "scalar")
 EVERY_OPTION = [(name, option) for name, options in all_options().items() for option in options]
 # Of each kind of bound one option.
 OF_EACH_KIND = [("softcap", "cap"), *BOUNDS]
 REFUSED = [
-    *((name, option, 0.0) for name, option in EVERY_OPTION if option != "output_norm"),
+    *((name, option, 0.0) for name, option in EVERY_OPTION if option not in MAY_BE_ZERO),
     *(
         (name, option, wrong)
         for name, option in OF_EACH_KIND
         for wrong in (0, -1.0, math.nan, math.inf, True)
-        if (option, wrong) != ("output_norm", 0)
+        if wrong != 0 or option not in MAY_BE_ZERO
     ),
 ]
 

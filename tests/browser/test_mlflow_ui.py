@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.entities import Run
 
+from attnscale.tracking.record import Record
+from attnscale.tracking.store import find_store
+from attnscale.tracking.ui import LOCAL, save_view
 from tests.apps.conftest import Shell
 
 pytestmark = pytest.mark.slow
@@ -30,7 +34,8 @@ def _free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+def printed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shell, str]:
+    """Train a sweep, and keep what it printed."""
     shell = Shell(tmp_path_factory.mktemp("sweep"))
     done = shell(
         *("-m", "attention.scale=sqrt,none", "model.d_k=16,64", "trainer.max_epochs=3"),
@@ -39,7 +44,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     )
     assert done.returncode == 0, done.stderr
     assert f"mlflow ui --backend-store-uri {shell.uri}" in done.stdout
-    return shell
+    return shell, done.stdout
+
+
+@pytest.fixture(scope="module")
+def trained(printed: tuple[Shell, str]) -> Shell:
+    return printed[0]
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +100,16 @@ def _runs_page(trained: Shell) -> str:
     return f"/experiments/{experiment}/runs?workflowType=machine_learning"
 
 
+def _values(jobs: list[Run], name: str) -> list[str]:
+    return sorted(run.data.params[name] for run in jobs)
+
+
+def _cells(ui: Any, name: str) -> list[str]:
+    """Return what a parameter's column has, sorted; a sweep's own run has none."""
+    texts = ui.texts(f"[role=gridcell][col-id*='{name}']")
+    return sorted(text for text in texts if text not in ("", "-"))
+
+
 def _row_ids(ui: Any) -> set[str]:
     found: list[str] = ui.script(
         "return [...document.querySelectorAll('[role=row][row-id]')].map(r => "
@@ -105,6 +125,45 @@ def _strokes(ui: Any) -> set[str]:
         ".map(p => getComputedStyle(p).stroke)"
     )
     return set(found)
+
+
+def _charts(ui: Any, n: int) -> int:
+    """Return how many charts draw curves in so many colours; a run has one, smoothed or not."""
+    drawn: list[list[str]] = ui.script(
+        "return [...document.querySelectorAll('.js-plotly-plot')].map(plot => "
+        "[...plot.querySelectorAll('.scatterlayer path.js-line')]"
+        ".map(p => getComputedStyle(p).stroke))"
+    )
+    return sum(len(set(colors)) == n for colors in drawn)
+
+
+@pytest.mark.parametrize("server", [False, True], ids=["file", "server"])
+def test_a_sweeps_address_opens_on_its_comparison(
+    ui: Any, address: str, printed: tuple[Shell, str], tmp_path: Path, server: bool
+) -> None:
+    """First in this file: the browser's profile is new."""
+    trained, output = printed
+    lines = {line.strip() for line in output.splitlines()}
+    (where,) = (line for line in lines if line.startswith(LOCAL))
+    parent, jobs = trained.parent(), trained.jobs()
+    if server:
+        record = Record.attach(find_store(address, tmp_path), parent.info.run_id)
+        sweep = parent.data.tags["sweep"]
+        where = save_view(record, "attnscale", sweep=sweep, described="all", swept=VARIED)
+    ui.driver.get("about:blank")
+    ui.driver.get(where.replace(LOCAL, address))
+    ids = {run.info.run_id for run in jobs}
+    ui.wait(lambda: _row_ids(ui) == ids, "the runs are not listed", PATIENCE)
+    listed = ui.one(".ag-root").text
+    assert all(run.data.tags["mlflow.runName"] in listed for run in jobs)
+    ui.wait(lambda: _charts(ui, len(ids)) >= 4, "not four charts of all runs", PATIENCE)
+    ui.shot(tmp_path / "opened.png", whole=False)
+    text = ui.one("body").text
+    names = ("train/loss", "val/loss", "grad_norm/total", "layers.0.attention/entropy_norm")
+    assert [name for name in names if name not in text] == []
+    # As a table it has what was swept.
+    ui.script("document.querySelector('input[value=TABLE]').click()")
+    ui.wait(lambda: all(_cells(ui, name) == _values(jobs, name) for name in VARIED), "columns")
 
 
 def test_a_sweep_folds_its_runs_and_varied_parameters_are_columns(
@@ -128,14 +187,8 @@ def test_a_sweep_folds_its_runs_and_varied_parameters_are_columns(
         ui.click(ui.one(f"[title='{name}']"))
     ui.shot(tmp_path / "runs.png", whole=False)
     for name in VARIED:
-        cells = f"[role=gridcell][col-id*='{name}']"
-        expected = sorted(run.data.params[name] for run in jobs)
         ui.wait(
-            lambda cells=cells, expected=expected: (
-                sorted(text for text in ui.texts(cells) if text not in ("", "-")) == expected
-            ),
-            f"{name} does not show {expected}",
-            PATIENCE,
+            lambda name=name: _cells(ui, name) == _values(jobs, name), f"column {name}", PATIENCE
         )
 
 
@@ -163,6 +216,22 @@ def test_charts_are_in_groups_and_draw_a_line_per_run(
         PATIENCE,
     )
     ui.shot(tmp_path / "charts.png", whole=False)
+
+
+def test_compare_offers_what_was_swept(
+    ui: Any, address: str, trained: Shell, tmp_path: Path
+) -> None:
+    jobs = trained.jobs()
+    ids = json.dumps([run.info.run_id for run in jobs])
+    experiment = json.dumps([jobs[0].info.experiment_id])
+    _open(ui, address, f"/compare-runs?runs={ids}&experiments={experiment}")
+    ui.wait(lambda: ui.all(".js-plotly-plot"), "no plot", PATIENCE)
+    ui.shot(tmp_path / "compare.png", whole=False)
+    _, _, text = ui.one("body").text.partition("Parameters:")
+    drawn, _, text = text.partition("Metrics:")
+    assert drawn.split() == list(VARIED)
+    assert text.split()[0].endswith("loss")
+    assert "folder" not in {key.rpartition(".")[2] for key in jobs[0].data.params}
 
 
 def test_two_runs_compare(ui: Any, address: str, trained: Shell, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_it_is_one_list(text: str) -> None:
 
 
 def launch(*packages: str) -> Launch:
-    return Launch("", "", [], list(packages))
+    return Launch(parent="", name="", swept=[], allow=list(packages))
 
 
 def test_a_job_elsewhere_has_it_from_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:

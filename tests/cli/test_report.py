@@ -10,6 +10,7 @@ import pytest
 
 from attnscale.cli import report as module
 from attnscale.cli.report import _valid, finish, fitted_table
+from attnscale.sweep.state import Launch
 
 COLUMNS = ("scale", "d_k", "runs", "best val loss", "verdict", "ms/step")
 ROWS: list[list[Any]] = [
@@ -73,21 +74,6 @@ def test_what_json_cannot_hold_is_left_empty() -> None:
     assert json.loads(json.dumps(made, allow_nan=False)) == made
 
 
-def test_a_report_that_fails_is_one_line_and_breaks_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def broken(*_: Any, **__: Any) -> None:
-        raise KeyError("first\nsecond")
-
-    monkeypatch.setattr(module, "write", broken)
-    record: Any = SimpleNamespace(store=None)
-    assert finish(record, tmp_path / "name", "attnscale", "scale=sqrt,none") == ""
-    out, errors = capsys.readouterr()
-    assert errors == ""
-    (line,) = out.strip().splitlines()
-    assert line.startswith("The report could not be written: KeyError: ")
-
-
 def test_the_end_of_a_sweep(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -108,7 +94,15 @@ def test_the_end_of_a_sweep(
     kept: list[Any] = []
     record: Any = SimpleNamespace(store=None, file=lambda path, folder: kept.append((path, folder)))
     monkeypatch.setattr(module, "write", write)
-    assert finish(record, tmp_path / "name", "group", "scale=sqrt,none") == "First."
+    launch = Launch(
+        parent="",
+        name="name",
+        swept=[],
+        allow=[],
+        experiment="group",
+        described="scale=sqrt,none",
+    )
+    assert finish(record, tmp_path / "name", launch) == "First."
     assert asked == [("name", "group", page.parent, "Sweep of scale=sqrt,none")]
     assert kept == [(page, "report")]
     out = capsys.readouterr().out

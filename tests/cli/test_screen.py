@@ -38,3 +38,12 @@ def test_best_and_last_loss_of_a_job_stand_side_by_side() -> None:
     assert names[3:5] == ["best val loss", "last val loss"]
     shown = dict(zip(names, cells, strict=True))
     assert {label: shown[label] for label in LAST} == LAST
+
+
+def test_what_must_be_known_to_read_bleu_stands_with_it() -> None:
+    figures = {"test/bleu": 0.0, "test/bleu_ceiling": 0.0, "test/bleu_references": 0.0}
+    result = Result(objective=0.25, metrics=figures, name="r", folder="f")
+    remark = "0 whatever the model, as no reference has four tokens"
+    assert f"of test BLEU      {remark}" in run_table(result, "ui").splitlines()
+    jobs = [Job(index=i, name="r", status="FINISHED", result=result) for i in (0, 1)]
+    assert sweep_table(jobs).count(f"BLEU: {remark}.") == 1

@@ -1,5 +1,7 @@
 """From files and overrides to plain values."""
 
+import asyncio
+import os
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -8,7 +10,9 @@ from typing import Any
 import pytest
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
+from hydra.version import getbase
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
@@ -175,3 +179,121 @@ def test_allow_is_left_out() -> None:
 def test_the_help_text_names_choices_and_modes() -> None:
     assert "optimizer=    adam, adamw, sgd" in choices()
     assert "sqrt, none" in OmegaConf.create({"modes": "${scale_modes:}"}).modes
+
+
+@pytest.mark.parametrize(
+    ("app", "key"),
+    [
+        ("train", "tracking.experiment"),
+        ("evaluate", "tracking.experiment"),
+        ("report", "tracking.experiment"),
+        ("curves", "tracking.experiment"),
+        ("theory", "results"),
+    ],
+)
+def test_an_experiment_is_the_key_else_the_variable_else_the_default(
+    app: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def experiment(*overrides: str) -> object:
+        with initialize_config_dir(str(project_root() / "conf"), version_base="1.3"):
+            return OmegaConf.select(hydra_compose(app, list(overrides)), key)
+
+    register()
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    assert experiment() == "attnscale"
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "")
+    assert experiment() == "attnscale"
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine, [a]")
+    assert experiment() == "mine, [a]"
+    assert experiment(f"{key}=given") == "given"
+
+
+def test_a_run_name_is_the_key_else_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_RUN_NAME", raising=False)
+    assert compose([], folder=tmp_path).tracking.run_name is None
+    monkeypatch.setenv("MLFLOW_RUN_NAME", "first")
+    assert compose([], folder=tmp_path).tracking.run_name == "first"
+    assert compose(["tracking.run_name=mine"], folder=tmp_path).tracking.run_name == "mine"
+
+
+def test_what_a_job_alone_can_resolve_is_resolved_without_a_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("USERNAME", "PASSWORD"):
+        monkeypatch.setenv(f"MLFLOW_TRACKING_{name}", "")
+    assert (
+        compose(["tracking.uri=http://me:se@host"], folder=tmp_path).tracking.uri == "http://host"
+    )
+    assert os.environ["MLFLOW_TRACKING_PASSWORD"] == "se"
+
+
+PATHS = {
+    "train": ("checkpoint", "folder", "data.dir", "data.cache", "trainer.default_root_dir"),
+    "translate": ("checkpoint", "input", "output"),
+    "evaluate": ("checkpoint", "data.dir", "folder"),
+    "report": ("folder",),
+    "curves": ("file",),
+    "theory": ("docs", "folder"),
+}
+
+
+@pytest.mark.parametrize("app", PATHS)
+def test_a_tilde_is_the_home_folder_in_every_path_of_an_app(
+    monkeypatch: pytest.MonkeyPatch, app: str
+) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    register()
+    overrides = [f"{key}='~/x'" for key in PATHS[app]]
+    folder = [] if "folder" in PATHS[app] or app == "translate" else ["hydra.run.dir=/x"]
+    data = ["model=transformer", "data=multi30k", "+tags.path='~/x'"] if app == "train" else []
+    with initialize_config_dir(str(project_root() / "conf"), version_base="1.3"):
+        values = resolve(hydra_compose(app, [*data, *overrides, *folder]))
+    for key in PATHS[app]:
+        assert OmegaConf.select(OmegaConf.create(values), key) == "/h/x", key
+    if app == "train":
+        assert values["tags"] == {"path": "~/x"}
+
+
+def test_a_path_inside_a_class_of_ones_own_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    config = OmegaConf.create({"a": [{"dirpath": "~/x", "name": "~/x"}]})
+    assert resolve(config) == {"a": [{"dirpath": "/h/x", "name": "~/x"}]}
+
+
+@pytest.mark.parametrize("base", [None, "1.2"])
+def test_it_composes_in_any_state_of_hydra_and_leaves_it(tmp_path: Path, base: str | None) -> None:
+    GlobalHydra.instance().clear()
+    if base is not None:
+        initialize_config_dir(str(project_root() / "conf"), version_base=base)
+    hydra = GlobalHydra.instance().hydra
+    try:
+        for seed in (1, 2):
+            assert compose([f"seed={seed}"], folder=tmp_path).seed == seed
+            assert GlobalHydra.instance().hydra is hydra
+        if base is not None:
+            assert str(getbase()) == base
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def test_threads_and_an_event_loop_compose_at_once(tmp_path: Path) -> None:
+    async def seeds() -> list[int]:
+        configs = [asyncio.to_thread(compose, [f"seed={i}"], folder=tmp_path) for i in range(4)]
+        return [config.seed for config in await asyncio.gather(*configs)]
+
+    assert asyncio.run(seeds()) == [0, 1, 2, 3]
+
+
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / 'größe "a" = b\\c, d'
+    assert compose([], folder=folder).folder == str(folder)
+
+
+def test_hydras_own_compose_is_told_what_is_missing() -> None:
+    register()
+    with initialize_config_dir(str(project_root() / "conf"), version_base="1.3"):
+        composed = hydra_compose("train")
+        with pytest.raises(InterpolationResolutionError, match="folder is missing: give folder="):
+            resolve(composed)

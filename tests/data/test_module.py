@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnscale.data.gaussian import GaussianData
+from attnscale.data.batching import Processes
+from attnscale.data.gaussian import GaussianData, SequenceBatch
 from attnscale.data.module import DataModule
 from attnscale.data.toy_translation import ToyTranslation
+from attnscale.data.vocabulary import PADDING
 
 Make = Callable[[], DataModule]
 
@@ -94,6 +96,35 @@ def test_limits_and_overfitting(make: Make) -> None:
     assert all(torch.equal(a, b) for a, b in zip(train, val, strict=True))
     data.count_batches()
     assert data.train_dataloader().n_batches == 6
+
+
+def elements(batch: Any) -> Tensor:
+    """Return numbers, one for each component or target token that the loss is a mean over."""
+    if isinstance(batch, SequenceBatch):
+        return batch.x.double().flatten()
+    tokens: Tensor = batch.target[:, 1:]
+    return tokens[(tokens != PADDING) & (batch.loss_weight > 0)].double()
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("accumulate", [1, 2, 4, 9])
+@every_kind
+def test_a_steps_loss_is_a_mean_over_all_that_its_batches_and_processes_have(
+    monkeypatch: pytest.MonkeyPatch, make: Make, accumulate: int, world: int
+) -> None:
+    """Five of six batches, one of which has three examples and the others four."""
+    shares = []
+    for rank in range(world):
+        data = ready(make)
+        monkeypatch.setattr(data, "_processes", lambda rank=rank: Processes(rank, world))
+        data.count_batches(block=2, accumulate=accumulate, limit_train=5)
+        shares.append([batch for block in data.train_dataloader() for batch in block])
+    for start in range(0, 5, accumulate):
+        steps = [share[start : start + accumulate] for share in shares]
+        parts = [(elements(batch), batch.loss_weight) for step in steps for batch in step]
+        means = [values.mean().nan_to_num(0.0) * weight for values, weight in parts]
+        wanted = torch.cat([values for values, _ in parts]).mean()
+        torch.testing.assert_close(torch.stack(means).mean(), wanted, rtol=1e-12, atol=0)
 
 
 @every_kind

@@ -13,7 +13,7 @@ import pytest
 from attnscale.data import multi30k
 from attnscale.data.multi30k import Multi30k, download
 
-TEXTS = {"en": "Two dogs", "de": "Zwei Hunde", "fr": "Deux chiens"}
+TEXTS = {"en": "Two dogs", "de": "Zwei Hunde", "fr": "Deux chiens", "cs": "Dva psi"}
 
 
 def put(path: Path, text: str) -> None:
@@ -93,10 +93,18 @@ def test_another_form_is_not_taken(tmp_path: Path, form: str, there: str) -> Non
 
 @pytest.mark.parametrize(
     ("source", "target"),
-    [("en", "de"), ("de", "en"), ("en", "fr"), ("fr", "en"), ("de", "fr"), ("fr", "de")],
+    [
+        ("en", "de"),
+        ("de", "en"),
+        ("en", "fr"),
+        ("fr", "en"),
+        ("de", "fr"),
+        ("fr", "de"),
+        ("en", "cs"),
+    ],
 )
 def test_any_direction(tmp_path: Path, source: str, target: str) -> None:
-    lay(tmp_path, ["raw/train.*"], "raw")
+    lay(tmp_path, ["raw/train.*"], "raw", "de en fr cs")
     made = build(tmp_path, source=source, target=target).pairs("train")
     assert made == ([f"{TEXTS[source]} raw"], [f"{TEXTS[target]} raw"])
 
@@ -142,8 +150,6 @@ def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"source": "cs"}, r"data\.source=cs: Multi30k has en, de, fr"),
-        ({"target": "cs"}, r"data\.target=cs: Multi30k has en, de, fr"),
         ({"form": "bpe"}, r"data\.form=bpe: allowed are auto, raw, tok"),
         ({"source": "en"}, r"data\.source=en: is also data\.target"),
     ],
@@ -353,6 +359,12 @@ def test_what_has_no_checksum_is_not_downloaded(server: Server, tmp_path: Path) 
     with pytest.raises(ValueError, match=r"test_2018_flickr\.de"):
         data.pairs("test_2018_flickr")
     assert server.asked == []
+
+
+def test_a_language_that_cannot_be_downloaded_is_told(server: Server, tmp_path: Path) -> None:
+    data = build(None, address=server.address, cache=str(tmp_path), target="cs")
+    with pytest.raises(ValueError, match=r"train\.cs are not here, and are none of those that can"):
+        data.pairs("train")
 
 
 def test_there_is_a_checksum_of_every_file_of_the_default_set() -> None:

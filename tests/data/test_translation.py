@@ -7,7 +7,7 @@ import torch
 
 from attnscale.data.batching import Processes
 from attnscale.data.translation import TranslationBatch, TranslationData
-from attnscale.data.vocabulary import BEGIN, END, PADDING, SPECIALS, UNKNOWN
+from attnscale.data.vocabulary import BEGIN, END, PADDING, SPECIALS, TOKENIZERS, UNKNOWN
 
 LOGGER = "attnscale.data.translation"
 Texts = tuple[list[str], list[str]]
@@ -201,6 +201,50 @@ def test_sentences_begin_and_end() -> None:
                 assert data.vocabularies["target"].decode(target) == other.split()
             else:
                 assert target[-2] == UNKNOWN
+
+
+@pytest.mark.parametrize("mark", SPECIALS)
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_no_text_becomes_a_mark(tokenizer: str, side: int, mark: str) -> None:
+    texts = [f"a {mark} b", "c", f"{mark} d {mark}"]
+    corpus = (texts, ["x y z"] * 3) if side == 0 else (["x y z"] * 3, texts)
+    data = build(train=corpus, test=corpus, tokenizer=tokenizer)
+    split = data.load("test")
+    packed = [(split.source, split.target)[side][i] for i in range(3)]
+    cut = data.preprocessing[("source", "target")[side]].splitter()
+    vocabulary = data.vocabularies[("source", "target")[side]]
+    for text, row in zip(texts, packed, strict=True):
+        words = row.tolist()[side:-1]  # a target begins with BEGIN
+        assert row[-1] == END
+        assert min(words) >= len(SPECIALS)
+        assert vocabulary.decode(row.tolist()[side:]) == cut(text)
+
+
+JAPANESE, THAI = "彼女はよく海が好きだ。", "สวัสดีครับผมชื่อสมชาย"
+
+
+@pytest.mark.parametrize(
+    ("text", "tokenizer", "told"),
+    [
+        (JAPANESE, "moses", True),
+        (JAPANESE, "split", True),
+        (THAI, "basic_english", True),
+        (JAPANESE, "char", False),
+        ("彼女 は よく 海 が 好き だ 。", "split", False),
+        ("나는 바다를 좋아한다.", "moses", False),
+        ("Donaudampfschifffahrtsgesellschaftskapitän", "moses", False),
+    ],
+)
+@pytest.mark.parametrize("side", [0, 1])
+def test_text_without_spaces_between_words_is_told(
+    caplog: pytest.LogCaptureFixture, text: str, tokenizer: str, told: bool, side: int
+) -> None:
+    corpus = ([text], ["x y z"]) if side == 0 else (["x y z"], [text])
+    with caplog.at_level(logging.WARNING, LOGGER):
+        build(train=corpus, tokenizer=tokenizer).load("train")
+    assert ("has no spaces between words" in caplog.text) is told
+    assert (f"in {('de', 'en')[side]} has" in caplog.text) is told
 
 
 def test_vocabularies_come_from_training_only() -> None:

@@ -31,6 +31,8 @@ WRITTEN = {
         "A man (in a blue shirt) is standing on a ladder; it's 3.5 metres high.",
         "Two well-known women aren't waiting...",
         "Ham & eggs cost < 5 and > 3 [or so] | less.",
+        "Ham &amp; eggs cost &lt; 5 &#39;or so&quot;; R&D; too.",
+        "&amp; " * 999 + "&amp;",
     ),
     "de": (
         "Der Hund bellt nicht, oder?",
@@ -45,7 +47,7 @@ WRITTEN = {
 def test_the_special_tokens_come_first() -> None:
     made = build(SENTENCES, min_frequency=1)
     assert tuple(made.tokens[:4]) == SPECIALS
-    assert [made.index[token] for token in SPECIALS] == [UNKNOWN, PADDING, BEGIN, END]
+    assert [made.tokens[i] for i in (UNKNOWN, PADDING, BEGIN, END)] == list(SPECIALS)
     assert sorted(made.tokens[4:]) == ["a", "b", "c", "d", "e"]
     assert len(made) == 9
 
@@ -91,9 +93,15 @@ def test_decoding_leaves_out_special_tokens_and_stops_at_the_end() -> None:
     assert made.decode([b, c]) == ["b", "c"]
 
 
-def test_special_tokens_in_the_text_are_no_tokens_of_their_own() -> None:
-    made = build([["<pad>", "a", "<eos>", "<unk>", "<bos>"]] * 9, min_frequency=1)
-    assert made.tokens == [*SPECIALS, "a"]
+def test_a_word_that_is_spelt_as_a_mark_has_a_number_of_its_own() -> None:
+    words = ["<pad>", "a", "<eos>", "<unk>", "<bos>"]
+    vocabulary = build([words] * 9, min_frequency=1)
+    numbers = vocabulary.encode(words)
+    assert sorted(numbers) == [4, 5, 6, 7, 8]
+    assert vocabulary.decode(numbers) == words
+    # One that is stored without such words, as earlier ones are, does not know them.
+    stored = Vocabulary([*SPECIALS, "a"])
+    assert stored.encode(words) == [UNKNOWN, 4, UNKNOWN, UNKNOWN, UNKNOWN]
 
 
 def test_a_vocabulary_starts_with_the_special_tokens() -> None:
@@ -155,6 +163,29 @@ def test_split_takes_the_text_as_it_is() -> None:
 def test_split_text_is_joined_as_people_write_it() -> None:
     tokens = ["he", "doesn", "&apos;t", "see", "it", "."]
     assert Preprocessing("split", True, "en").joiner()(tokens) == "he doesn't see it."
+
+
+def test_characters_as_html_writes_them_may_be_any_number() -> None:
+    assert len(Preprocessing("moses", False, "en").splitter()("&amp; " * 2000)) >= 2000
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        ("a yo@@ ung tr@@ ain ru@@ ns .", "a young train runs."),
+        ("never end@@", "never end"),
+        ("▁A ▁yo ung ▁tr ain .", "A young train."),
+        ("▁犬 が 好き だ 。", "犬が好きだ。"),
+        ("mail me @ noon @@x", "mail me @ noon @@x"),
+    ],
+)
+def test_pieces_of_words_are_put_together(pieces: str, text: str) -> None:
+    assert Preprocessing("split", False, "en").joiner()(pieces.split()) == text
+
+
+@pytest.mark.parametrize("tokenizer", ["moses", "char", "basic_english"])
+def test_text_that_is_split_here_has_no_pieces(tokenizer: str) -> None:
+    assert Preprocessing(tokenizer, False, "en").words(["a@@", "▁b"]) == ["a@@", "▁b"]
 
 
 def test_basic_english() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from attnscale.attention import SCALES, attentions
 from attnscale.attention.scale import Constant, SoftCap, all_options
-from attnscale.experiment.assemble import assemble, scale_factory
+from attnscale.experiment.assemble import assemble
+from attnscale.experiment.consistency import scale_factory
 
 SHORT = ("data.n_train=100", "data.n_val=30", "data.n_test=30")
 

@@ -186,7 +186,8 @@ def test_a_checkpoint_translates_and_is_evaluated(trained: Lab, name: str) -> No
             "data.split=val",
             f"folder={lab.folder / name}-evaluated-{place}",
         )
-        figures.append([line for line in done.stdout.splitlines() if line.startswith("val ")])
+        lines = [line.split() for line in done.stdout.splitlines()]
+        figures.append([words for words in lines if words[:1] == ["val"]])
     assert figures[0] == figures[1]
     assert figures[0]
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from attnscale.attention import attentions
 from attnscale.experiment import Result, run
 from attnscale.task import backward
 from attnscale.task.reconstruction import Reconstruction
+from tests.support.tracking_server import tracking_server
 
 SHORT = ("trainer.max_epochs=2", "data.n_train=100", "data.n_val=30", "data.n_test=30")
 
@@ -349,6 +351,21 @@ def test_names_that_mlflow_refuses(lab: Any) -> None:
     assert len(values) == 5
     assert values["tags.long"] + values["tags.long/2"] == "n" * 7000
     assert result.steps == 4
+
+
+def test_a_call_with_a_login_records_none_and_leaves_the_environment_alone(lab: Any) -> None:
+    config = lab.config(*SHORT)
+    before = dict(os.environ)
+    with tracking_server("me:hush") as server:
+        config.tracking.uri = f"http://me:hush@127.0.0.1:{server.port}"
+        result = run(config)
+    assert dict(os.environ) == before
+    heard = "".join(server.heard)
+    assert "FINISHED" in heard
+    assert "hush" not in heard
+    files = [path for path in Path(result.folder).rglob("*") if path.is_file()]
+    assert files
+    assert [path for path in files if b"hush" in path.read_bytes()] == []
 
 
 @pytest.mark.slow

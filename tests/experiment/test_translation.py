@@ -206,6 +206,20 @@ def test_empty_and_long_pairs(lab: Any, tmp_path: Path, caplog: pytest.LogCaptur
     assert len(Path(result.folder, "test2016.en").read_text().splitlines()) == len(pairs)
 
 
+def test_a_test_set_that_is_missing_is_told_before_training(lab: Any, tmp_path: Path) -> None:
+    folder = write_corpus(tmp_path / "corpus", PAIRS)
+    Path(folder, "test2016.en").unlink()
+    own = (*(o for o in SMALL if not o.startswith("data.")), "data=parallel", f"data.dir={folder}")
+    with pytest.raises(
+        ValueError, match=r"^data\.dir=.*test2016\.en.*limit_test_batches=0"
+    ) as told:
+        lab.run(*own)
+    assert "\n" not in str(told.value)
+    assert lab.curve(lab.last().info.run_id, "train/loss") == []
+    result = lab.run(*own, "trainer.limit_test_batches=0", "trainer.max_epochs=1")
+    assert "test/loss" not in result.metrics
+
+
 def test_a_position_table_that_is_too_short_says_so(lab: Any) -> None:
     with pytest.raises(ValueError, match=r"model\.max_length=5: a sentence of \d+ tokens"):
         lab.run(*SMALL, "model.max_length=5")

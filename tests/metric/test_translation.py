@@ -1,3 +1,4 @@
+import importlib.util
 import math
 
 import pytest
@@ -6,7 +7,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attnscale.metric import LossByLength, TokenFigures, score
+from attnscale.metric import (
+    LossByLength,
+    Scores,
+    TokenFigures,
+    bleu_remark,
+    bleu_remarks,
+    bleu_tokenizer,
+)
+from attnscale.metric import score as score_corpus
 
 N_TOKENS, VOCABULARY = 97, 11
 
@@ -117,6 +126,19 @@ def test_the_loss_of_each_class_of_lengths_is_that_of_its_tokens() -> None:
 # --- BLEU and chrF ---
 
 
+def score(
+    texts: list[str],
+    references: list[str],
+    *tokens: list[str],
+    lowercase: bool,
+    tokenize: str = "13a",
+) -> Scores:
+    """Score where a perfect model gives the references."""
+    return score_corpus(
+        texts, references, tokens[0], tokens[1], references, lowercase=lowercase, tokenize=tokenize
+    )
+
+
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_scores_are_those_of_sacrebleu(lowercase: bool) -> None:
     found = score(TEXTS, REFERENCES, TOKENS, REFERENCE_TOKENS, lowercase=lowercase).figures
@@ -131,15 +153,18 @@ def test_scores_are_those_of_sacrebleu(lowercase: bool) -> None:
         "bleu": pytest.approx(bleu.score, abs=1e-9),
         "chrf": pytest.approx(chrf.score, abs=1e-9),
         "bleu_tokenized": pytest.approx(tokenized.score, abs=1e-9),
+        "bleu_ceiling": pytest.approx(100),
+        "bleu_references": 4.0,
     }
-    assert len({round(value, 3) for value in found.values()}) == 3
-    assert 20 < min(found.values()) < max(found.values()) < 95
+    scores = [found[name] for name in ("bleu", "chrf", "bleu_tokenized")]
+    assert len({round(value, 3) for value in scores}) == 3
+    assert 20 < min(scores) < max(scores) < 95
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_signatures_say_how(lowercase: bool) -> None:
     made = score(TEXTS, REFERENCES, TOKENS, REFERENCE_TOKENS, lowercase=lowercase)
-    assert set(made.signatures) == set(made.figures)
+    assert set(made.signatures) == {"bleu", "chrf", "bleu_tokenized"}
     parts = {name: signature.split("|") for name, signature in made.signatures.items()}
     case = "case:lc" if lowercase else "case:mixed"
     assert "tok:13a" in parts["bleu"]
@@ -170,9 +195,8 @@ def test_case_counts_only_for_a_cased_model(lowercase: bool) -> None:
 
 def test_a_perfect_translation_has_full_scores() -> None:
     made = score(REFERENCES, REFERENCES, REFERENCE_TOKENS, REFERENCE_TOKENS, lowercase=False)
-    assert made.figures == {
-        name: pytest.approx(100.0) for name in ("bleu", "chrf", "bleu_tokenized")
-    }
+    for name in ("bleu", "chrf", "bleu_tokenized", "bleu_ceiling"):
+        assert made.figures[name] == pytest.approx(100.0)
 
 
 def test_empty_translations_count() -> None:
@@ -181,9 +205,95 @@ def test_empty_translations_count() -> None:
     whole = score(references, references, tokens, tokens, lowercase=False).figures
     half = score([references[0], ""], references, [tokens[0], ""], tokens, lowercase=False).figures
     none = score(["", ""], references, ["", ""], tokens, lowercase=False).figures
-    for name, best in whole.items():
-        assert best == pytest.approx(100.0)
+    for name in ("bleu", "chrf", "bleu_tokenized"):
+        assert whole[name] == pytest.approx(100.0)
         assert none[name] == pytest.approx(0.0)
         assert 5 < half[name] < 80
     penalty = math.exp(1 - 19 / 9)  # the references have 9 and 10 tokens
     assert half["bleu"] == pytest.approx(100 * penalty, rel=1e-9)
+
+
+INSTALLED = importlib.util.find_spec("MeCab") is not None
+
+
+@pytest.mark.parametrize(
+    ("language", "unspaced", "name"),
+    [
+        ("en", False, "13a"),
+        ("zh", True, "zh"),
+        ("zh-TW", True, "zh"),
+        ("zh_CN", False, "zh"),
+        ("ja", True, "ja-mecab" if INSTALLED else "char"),
+        ("th", True, "char"),
+        ("jp", True, "char"),
+    ],
+)
+def test_bleu_counts_what_is_a_word_in_the_language(
+    language: str, unspaced: bool, name: str
+) -> None:
+    assert bleu_tokenizer(language, unspaced=unspaced) == name
+    assert bleu_tokenizer(language, unspaced=unspaced, wanted="intl") == "intl"
+
+
+def test_a_tokenizer_that_there_is_not_is_named() -> None:
+    with pytest.raises(ValueError, match=r"task\.bleu_tokenizer=14a: allowed are 13a, .*char"):
+        bleu_tokenizer("en", unspaced=False, wanted="14a")
+
+
+@pytest.mark.skipif(INSTALLED, reason="MeCab is installed")
+def test_a_tokenizer_that_is_not_installed_is_named() -> None:
+    with pytest.raises(ValueError, match=r"ja-mecab: not installed; pip install 'sacrebleu\[ja\]"):
+        bleu_tokenizer("ja", unspaced=True, wanted="ja-mecab")
+
+
+def test_one_wrong_character_leaves_most_of_a_japanese_score() -> None:
+    references = ["彼女はよく海が好きだ。", "犬は今日音楽が好きだ。"]
+    texts = [text.replace("好", "空") for text in references]
+    by = {
+        name: score(texts, references, texts, references, lowercase=False, tokenize=name).figures
+        for name in ("13a", "char")
+    }
+    assert by["13a"]["bleu"] == 0.0
+    # 10 of 11 characters, 8 of 10 pairs, 6 of 9 and 4 of 8 longer ones of each sentence are right.
+    right = 10 / 11 * 8 / 10 * 6 / 9 * 4 / 8
+    assert by["char"]["bleu"] == pytest.approx(100 * right ** (1 / 4), rel=1e-9)
+
+
+def test_the_ceiling_is_what_the_references_have_once_split_and_joined() -> None:
+    rejoined = [text.replace(" the ", " a ").replace(" is ", " was ") for text in REFERENCES]
+    figures = score_corpus(
+        REFERENCES, REFERENCES, TOKENS, TOKENS, rejoined, lowercase=False, tokenize="13a"
+    ).figures
+    assert figures["bleu"] == pytest.approx(100)
+    ceiling = sacrebleu.corpus_bleu(rejoined, [REFERENCES]).score
+    assert figures["bleu_ceiling"] == pytest.approx(ceiling)
+    assert ceiling < 90
+
+
+def test_references_of_fewer_than_four_tokens_bear_no_bleu() -> None:
+    references = ["A dog.", "Two dogs.", "A dog sleeps."]  # the last has a full stop of its own
+    figures = score(references, references, references, references, lowercase=False).figures
+    assert figures["bleu_references"] == 1.0
+    two_words = score(["a dog"], ["a dog"], ["a dog"], ["a dog"], lowercase=False).figures
+    assert (two_words["bleu"], two_words["bleu_references"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "count", "part"),
+    [
+        (100.0, 300.0, None),
+        (99.6, 100.0, None),
+        (99.4, 300.0, "a perfect model has 99.4"),
+        (100.0, 99.0, "rests on the 99 references of four tokens or more"),
+        (0.0, 0.0, "0 whatever the model, as no reference has four tokens"),
+    ],
+)
+def test_what_must_be_known_to_read_bleu_is_said(
+    ceiling: float, count: float, part: str | None
+) -> None:
+    figures = {"test/bleu_ceiling": ceiling, "test/bleu_references": count}
+    remark = bleu_remark(figures)
+    assert (remark is None) is (part is None)
+    assert part is None or str(remark).startswith(part)
+    assert len(bleu_remarks([figures, figures, {}])) == (part is not None)
+    assert bleu_remark({"test/bleu": 12.0}) is None

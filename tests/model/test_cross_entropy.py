@@ -49,6 +49,15 @@ def test_value_and_gradients(smoothing: float, bias: bool, factor: float) -> Non
         torch.testing.assert_close(found, true, rtol=1e-5, atol=2e-5)
 
 
+def test_double_precision_stays_double() -> None:
+    leaves, target = draw()
+    doubles = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    loss = made(doubles, target, 0.1)
+    torch.testing.assert_close(loss, wanted(doubles, target, 0.1), rtol=1e-13, atol=0.0)
+    with torch.no_grad():
+        torch.testing.assert_close(made(doubles, target, 0.1), loss, rtol=1e-13, atol=0.0)
+
+
 @SMOOTHINGS
 @BIASES
 def test_gradients_add_up(smoothing: float, bias: bool) -> None:

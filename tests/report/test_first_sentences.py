@@ -188,3 +188,27 @@ def test_at_a_floor_nothing_is_found_but_who_gets_there_sooner(report: Make) -> 
     assert [row[f"steps ÷ reference's to {share} %"] for share in (50, 90, 99)] == [
         "2.00 (2.00 to 2.00)"
     ] * 3
+
+
+def test_what_changes_together_is_told_with_the_difference(plant: Any, report: Make) -> None:
+    """Pairs of values: the difference is not of the scale alone."""
+    none = (0.40, 0.43, 0.36, 0.42, 0.39)
+    runs = [
+        *(plant.run("scale=sqrt", s, loss, optimizer__eps="1e-08") for s, loss in enumerate(SQRT)),
+        *(plant.run("scale=none", s, loss, optimizer__eps="1e-06") for s, loss in enumerate(none)),
+    ]
+    sentences = report(runs).answer.sentences
+    assert sentences[1].startswith(
+        "Against scale=sqrt the difference (scale together with optimizer.eps) is -0.098 (95 % "
+    )
+
+
+def test_it_is_told_of_each_comparison_and_only_where_it_is_so(plant: Any, report: Make) -> None:
+    runs = [
+        plant.run(f"scale={scale}", seed, loss + more, model__init=init)
+        for scale, init, more in (("sqrt", "a", 0.0), ("folded", "a", 0.1), ("none", "b", 0.2))
+        for seed, loss in enumerate(SQRT)
+    ]
+    first, of_folded, others, *_ = report(runs).answer.sentences
+    assert "together" not in first + of_folded
+    assert others.endswith("scale=none (scale together with model.init) worse (+0.2).")

@@ -7,6 +7,7 @@ that is running, no process, no temporary file. Then many launches meet a store 
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -66,7 +67,7 @@ def processes_of(sweep: Path) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_bytes()
-            files = [os.readlink(link) for link in (folder / "fd").iterdir()]
+            files = [str(link.readlink()) for link in (folder / "fd").iterdir()]
         except OSError:
             continue
         inside = any(file.startswith(f"{sweep}/") for file in files)
@@ -103,7 +104,7 @@ def runs_of(place: Place, sweep: str, kind: str = "run") -> list:  # type: ignor
 
 def disturb(place: Place, sweep: Path, seconds: float, chance: random.Random) -> int:
     """Start a sweep, kill one of its processes, and let it go on; return the number of launches."""
-    launches, more = 1, ()
+    launches, more = 1, list[str]()
     process = place.start(sweep)
     delay = chance.uniform(0, seconds)
     moment = time.monotonic() + delay
@@ -111,16 +112,14 @@ def disturb(place: Place, sweep: Path, seconds: float, chance: random.Random) ->
         time.sleep(0.01)
     running = jobs_running(sweep)
     victim = chance.choice(running) if running and chance.random() < 0.5 else process.pid
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(victim, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     what = "launcher" if victim == process.pid else "job"
     print(f"{sweep.name}: killed {what} after {delay:.1f} s", end="")
     while process.wait() != 0:
         if launches == 5:
             raise AssertionError(f"{sweep.name}: not done after {launches} launches")
-        more = (f"resume={sweep}",) if (sweep / "sweep.json").is_file() else ()
+        more = [f"resume={sweep}"] if (sweep / "sweep.json").is_file() else []
         process = place.start(sweep, *more)
         launches += 1
     print(f", done after {launches} launches", flush=True)
@@ -138,7 +137,8 @@ def check(place: Place, sweep: Path, reference: object) -> None:
     for key in found:
         assert found[key] == reference[key], f"{sweep.name}: other curves of {key}"  # type: ignore[index]
     for kind in ("run", "sweep"):
-        still = [r.info.run_name for r in runs_of(place, sweep.name, kind) if r.info.status == "RUNNING"]
+        runs = runs_of(place, sweep.name, kind)
+        still = [run.info.run_name for run in runs if run.info.status == "RUNNING"]
         assert not still, f"{sweep.name}: running {still}"
     left = [p for p in sweep.rglob("*") if p.suffix in (".part", ".tmp") or ".tmp" in p.name]
     assert not left, f"{sweep.name}: {left}"
@@ -166,9 +166,18 @@ def new_stores(folder: Path, launches: int, rounds: int) -> None:
         log = (place.folder / "log").open("wb")
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "src.train", f"seed={seed}", "trainer.max_epochs=2",
-                 f"hydra.run.dir={place.folder}/{seed}"],
-                cwd=ROOT, env=place.environment, stdout=log, stderr=log,
+                [
+                    sys.executable,
+                    "-m",
+                    "src.train",
+                    f"seed={seed}",
+                    "trainer.max_epochs=2",
+                    f"hydra.run.dir={place.folder}/{seed}",
+                ],
+                cwd=ROOT,
+                env=place.environment,
+                stdout=log,
+                stderr=log,
             )
             for seed in range(launches)
         ]
@@ -180,7 +189,7 @@ def new_stores(folder: Path, launches: int, rounds: int) -> None:
         assert [run.info.status for run in runs] == ["FINISHED"] * launches
         listings = [{f.path for f in client.list_artifacts(run.info.run_id)} for run in runs]
         assert all(listing == listings[0] != set() for listing in listings), listings
-        print(f"store {number}: {launches} finished runs, artifacts {sorted(listings[0])}", flush=True)
+        print(f"store {number}: {launches} runs, artifacts {sorted(listings[0])}", flush=True)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from attnscale.tracking.names import (
     MAX_VALUE_LENGTH,
     flatten,
     parameters,
+    rounded,
     safe_name,
 )
 
@@ -185,3 +186,33 @@ def test_a_long_key_with_a_long_value() -> None:
     made = parameters({"k" * MAX_NAME_LENGTH: "x" * (2 * MAX_VALUE_LENGTH)})
     assert len(made) == 2
     assert all(len(name) <= MAX_NAME_LENGTH for name in made)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("0.30000000000000004", "0.3"),
+        ("1.2000000000000002e-05", "1.2e-05"),
+        ("-0.30000000000000004", "-0.3"),
+        ("[0.1, 0.30000000000000004]", "[0.1, 0.3]"),
+        ("1e-3", "1e-3"),
+        ("0.125", "0.125"),
+        ("123456789012345678", "123456789012345678"),
+        ("/tmp/0.30000000000000004", "/tmp/0.30000000000000004"),
+        ("v0.30000000000000004", "v0.30000000000000004"),
+    ],
+)
+def test_a_number_has_the_decimals_that_a_double_holds(text: str, shown: str) -> None:
+    assert rounded(text) == shown
+
+
+def test_a_runs_names_and_places_are_no_parameters() -> None:
+    config = {
+        "folder": "/runs/1",
+        "checkpoint": "/runs/0/last.ckpt",
+        "tracking": {"run_name": "a", "uri": None},
+        "tags": {"note": "b"},
+        "trainer": {"default_root_dir": "/runs/1", "max_epochs": 2},
+        "data": {"dir": "/data"},
+    }
+    assert parameters(config) == {"trainer.max_epochs": "2", "data.dir": "/data"}

@@ -1,24 +1,30 @@
+import os
 import shlex
+import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy
 from mlflow.exceptions import MlflowException
 
 from attnscale.tracking import store as module
 from attnscale.tracking.store import (
     TIMEOUT_SECONDS,
     Store,
+    check_reachable,
     experiment_id,
     find_store,
     open_client,
     sqlite_path,
     sqlite_uri,
 )
+from tests.support.tracking_server import tracking_server
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -120,6 +126,20 @@ def test_a_relative_uri_is_that_of_the_working_folder(
         (tmp_path / "runs" / "artifacts").as_uri(),
         "tracking.uri",
     )
+
+
+@pytest.mark.parametrize("uri", ["sqlite:///~/m.db", "sqlite:////~/m.db"])
+def test_a_tilde_is_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    home = Store(sqlite_uri(tmp_path / "m.db"), (tmp_path / "artifacts").as_uri(), "tracking.uri")
+    assert find_store(uri, Path("/elsewhere")) == home
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert find_store(None, Path("/elsewhere")).uri == home.uri
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///~no-such-user/m.db")
+    with pytest.raises(ValueError, match=r"^MLFLOW_TRACKING_URI=~no-such-user/m\.db: no such home"):
+        find_store(None, Path("/elsewhere"))
 
 
 def test_the_configuration_comes_before_the_environment(
@@ -278,6 +298,62 @@ def test_refuses_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^tracking\.uri: cannot write the run store ") as caught:
         open_client(store)
     assert "\n" not in str(caught.value)
+    assert "tracking.uri=sqlite:////FOLDER/mlflow.db moves it" in str(caught.value)
+
+
+@pytest.mark.parametrize("retries", [None, "1"])
+def test_a_store_that_fails_is_asked_once_or_as_often_as_a_person_says(
+    retries: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_JITTER", "0")
+    if retries is not None:
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", retries)
+    before = dict(os.environ)
+    with tracking_server(status=503) as server:
+        store = find_store(server.uri, Path("/elsewhere"))
+        with pytest.raises(ValueError, match=f"^tracking.uri={server.uri}: the run store fails: "):
+            check_reachable(store)
+    assert len(server.heard) == 1 + int(retries or 0)
+    assert dict(os.environ) == before
+
+
+def test_an_address_where_nothing_answers_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module.AT_ONCE, "MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        started = time.monotonic()
+        with pytest.raises(ValueError, match=f"^MLFLOW_TRACKING_URI={uri}: the run store fails: "):
+            check_reachable(Store(uri, None, "MLFLOW_TRACKING_URI"))
+    assert 1 <= time.monotonic() - started < 10
+
+
+def test_a_server_that_wants_a_login_says_where_it_goes() -> None:
+    with tracking_server("me:secret") as server:
+        store = find_store(server.uri, Path("/elsewhere"))
+        with pytest.raises(ValueError, match="MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASS"):
+            check_reachable(store)
+
+
+def test_a_database_is_asked_once_and_its_password_is_not_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uri, asked = "mysql+mysqldb://me:secret@host/db", []
+
+    def refuse(address: str) -> None:
+        asked.append(address)
+        raise OSError(f"no way to {address}\nmore")
+
+    monkeypatch.setattr(sqlalchemy, "create_engine", refuse)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    store = find_store(None, Path("/elsewhere"))
+    assert store.uri == "mysql+mysqldb://me:***@host/db"
+    with pytest.raises(ValueError, match=r"^MLFLOW_TRACKING_URI=mysql.* no way to ") as told:
+        check_reachable(store)
+    assert asked == [uri]
+    assert "secret" not in str(told.value)
+    assert "\n" not in str(told.value)
+    assert told.value.__suppress_context__
 
 
 @pytest.mark.slow

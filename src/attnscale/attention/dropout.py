@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from attnscale.checks import check_share
+
 LANES, RANGE = 4, 2**16
 MAX_P = 0.99
 """Up to here the share that is kept, 1 − p, is met to within 2⁻¹⁷ / 0.01, less than 0.1 % of it."""
@@ -67,8 +69,7 @@ class Dropout(nn.Module):
             ValueError: If it is outside [0, 1).
         """
         super().__init__()
-        if not 0.0 <= p < 1.0:
-            raise ValueError(f"model.dropout={p}: must be at least 0 and below 1")
+        check_share("model.dropout", p)
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:

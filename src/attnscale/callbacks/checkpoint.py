@@ -1,16 +1,38 @@
 """Two checkpoints: the best by validation loss, and the last. Their names need no quoting."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.plugins import TorchCheckpointIO
 from torch import Tensor
 
+from attnscale.files import write_bytes
 from attnscale.signals import Stopped
 
 FOLDER, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Writes a checkpoint whole or not at all.
+
+    Lightning writes into the folder for temporary files and moves; onto another file system that is
+    a copy, which a full disk cuts short under the checkpoint's own name.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Save to a path; an address such as ``s3://`` is Lightning's affair."""
+        if "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        write_bytes(path, content.getbuffer())
 
 
 class _NamedCheckpoint(ModelCheckpoint):

@@ -75,8 +75,9 @@ class Curves(StepCallback):
         step, loss = loop.steps_done, loop.step_loss
         if step % self.every:
             return
-        gradients = [loss if p.grad is None else p.grad for p in self.parameters]
-        wide = torch.promote_types(loss.dtype, torch.float32)
+        # The loss may be in fp32 where the weights are not.
+        wide = torch.promote_types(self.parameters[0].dtype, torch.float32)
+        gradients = [loss.to(wide) if p.grad is None else p.grad for p in self.parameters]
         norms = list(torch._foreach_norm(gradients, 2, wide))
         for i, p in enumerate(self.parameters):
             if p.grad is None:

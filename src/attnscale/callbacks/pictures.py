@@ -9,6 +9,7 @@ A snapshot is a forward pass of a few fixed validation examples in evaluation mo
 random number and changes no state. The PNG files are drawn by the main process from these arrays.
 """
 
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from attnscale.attention import Attended, tapped
 from attnscale.attention.stats import counted_rows, predicted_std
 from attnscale.callbacks.attention_stats import AttentionStats
 from attnscale.checks import check_min
+from attnscale.files import write_bytes
 from attnscale.task.callback import TaskCallback
 
 FOLDER = "pictures"
@@ -118,8 +120,9 @@ class Pictures(TaskCallback):
                 module.loss(self.batch)
         finally:
             module.train(training)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(self.folder / f"step_{step:07d}.npz", **arrays)
+        content = io.BytesIO()
+        np.savez_compressed(content, **arrays)
+        write_bytes(self.folder / f"step_{step:07d}.npz", content.getvalue())
         self.saved.append(step)
 
     def _arrays(self, path: str, attended: Attended) -> dict[str, Any]:
@@ -153,6 +156,5 @@ class Pictures(TaskCallback):
 
         files = {step: self.folder / f"step_{step:07d}.npz" for step in self.saved}
         for name, spec in drawings(files, self.entropies).items():
-            path = self.folder / f"{name}.png"
-            path.write_bytes(to_png(spec))
+            write_bytes(self.folder / f"{name}.png", to_png(spec))
         self.module.artifacts(self.folder, ARTIFACTS)

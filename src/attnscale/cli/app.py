@@ -1,6 +1,8 @@
 """How an app is launched: one line for a person's mistake, true statuses, and a summary."""
 
 import difflib
+import io
+import logging
 import os
 import re
 import sys
@@ -9,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
@@ -23,15 +25,18 @@ from attnscale.cli.job import (
 )
 from attnscale.cli.report import finish
 from attnscale.cli.screen import sweep_table
+from attnscale.cli.streams import steady_streams
 from attnscale.config.build import register
-from attnscale.config.hydra_section import bounded_hydra
+from attnscale.config.hydra_section import bounded_hydra, cannot_write
 from attnscale.experiment.surroundings import same_environment
 from attnscale.signals import end_on_signals, stopped_status
 from attnscale.sweep.ends import end_lost
 from attnscale.sweep.going_on import command
-from attnscale.sweep.overrides import allowed
+from attnscale.sweep.overrides import allowed, in_words
 from attnscale.sweep.state import LAUNCHED, Job, Sweep
+from attnscale.tracking.address import without_secrets
 from attnscale.tracking.record import FAILED, FINISHED, KILLED
+from attnscale.tracking.ui import delete_view, save_view
 
 __all__ = ["answer", "launch", "run_job"]
 
@@ -76,7 +81,14 @@ def _finish_sweep(sweep: Sweep, interrupted: bool, problem: str | None) -> int:
                 status = FAILED
                 words = " ".join(str(error).split())
                 print(f"The report could not be written: {type(error).__name__}: {words}")  # noqa: T201
-        print(f"Compare: {record.store.ui_command()}  (filter: tags.sweep = '{launch.name}')")  # noqa: T201
+        view = save_view(
+            record,
+            launch.experiment,
+            sweep=launch.name,
+            described=launch.described,
+            swept=launch.swept,
+        )
+        print(f"Compare: {view}")  # noqa: T201
         print(f"Draw:    python -m src.curves sweep={launch.name}", flush=True)  # noqa: T201
         if status != FINISHED:
             print(f"Go on:   {command(launch, sweep.folder)}", flush=True)  # noqa: T201
@@ -86,6 +98,7 @@ def _finish_sweep(sweep: Sweep, interrupted: bool, problem: str | None) -> int:
         record.end(status)
         if not jobs and problem is not None:
             # Nothing was run: there is nothing to record.
+            delete_view(record, launch.experiment, launch.name)
             record.delete()
     return int(status != FINISHED)
 
@@ -97,8 +110,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def explain(error: BaseException) -> str:
-    """Return an error of Hydra's or OmegaConf's in a line: the key, the value, what is allowed."""
+def _of_a_key(error: BaseException) -> str | None:
+    """Return an error that OmegaConf has with a key in a line, or None if it is none."""
     for cause in _chain(error):
         if not isinstance(cause, OmegaConfBaseException) or not cause.full_key:
             continue
@@ -106,6 +119,15 @@ def explain(error: BaseException) -> str:
         if isinstance(cause, ConfigKeyError | ConfigAttributeError):
             return f"{key}: no such key{_known(cause)}"
         return f"{key}: {str(cause.msg or cause).splitlines()[0]}"
+    return None
+
+
+def explain(error: BaseException) -> str:
+    """Return an error of Hydra's or OmegaConf's in a line: the key, the value, what is allowed."""
+    if words := _of_a_key(error):
+        return words
+    if isinstance(error, OverrideParseException):
+        return in_words(error)
     if "'hydra/launcher/submitit_slurm'" in str(error):
         return "hydra/launcher=slurm: not installed; pip install 'attnscale[slurm]'"
     missing = re.search(r"Could not find '([^']+)/([^'/]+)'", str(error))
@@ -122,8 +144,10 @@ def _known(error: OmegaConfBaseException) -> str:
     if not isinstance(parent, DictConfig):
         return ""
     names = [str(name) for name in parent if not str(name).startswith("_")]
-    near = difflib.get_close_matches(str(error.key), names, n=1)
+    near = difflib.get_close_matches(str(error.key).lower(), names, n=1)
     hint = f". Did you mean {near[0]!r}?" if near else "."
+    if not names or str(error.full_key).startswith("tags."):
+        return f"; +{error.full_key}=… adds it"
     return f"{hint} Allowed: {', '.join(names)}"
 
 
@@ -140,12 +164,14 @@ def _outcome(main: Callable[[], object]) -> tuple[int, str | None]:
         return stop.code or 0, None
     except (HydraException, OmegaConfBaseException) as error:
         if wants_traceback():
-            traceback.print_exc()
+            print(without_secrets(traceback.format_exc()), file=sys.stderr)  # noqa: T201
         return 1, explain(error)
     except Exception as error:
-        if wants_traceback() or not isinstance(error, USER_ERRORS):
+        # Of Hydra's own folder: an app ends with its errors itself.
+        words = cannot_write(error)
+        if wants_traceback() or not (words or isinstance(error, USER_ERRORS)):
             traceback.print_exc()
-        return 1, reason(error)
+        return 1, words or reason(error)
     return 0, None
 
 
@@ -156,6 +182,7 @@ def launch(main: Callable[[], object]) -> None:
     Ctrl-C, 143 for SIGTERM. Set HYDRA_FULL_ERROR=1 for tracebacks.
     """
     sweeps: list[Sweep] = []
+    steady_streams()
     LAUNCHED.set(sweeps)
     with same_environment():
         # Hydra hands errors over as they are then, instead of printing them its own way. What the
@@ -163,6 +190,12 @@ def launch(main: Callable[[], object]) -> None:
         os.environ[TRACEBACK_VARIABLE] = os.environ.get(HYDRA_VARIABLE, "0")
         os.environ[HYDRA_VARIABLE] = "1"
         end_on_signals()
+        for stream in (sys.stdout, sys.stderr):
+            # A terminal that lacks a sign, of Windows or without a locale, shows another.
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
+        # It is imported by a library and draws nothing: where it may cache says nothing to anybody.
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
         code, problem = _outcome(main)
         for sweep in sweeps:
             try:
@@ -171,5 +204,5 @@ def launch(main: Callable[[], object]) -> None:
                 code, problem = stopped_status(stop), "Stopped."
     if problem is not None:
         sys.stdout.flush()
-        print(problem, file=sys.stderr, flush=True)  # noqa: T201 -- the last word on the screen
+        print(without_secrets(problem), file=sys.stderr, flush=True)  # noqa: T201 -- the last word on the screen
     sys.exit(code)

@@ -1,9 +1,11 @@
 """One job: the bridge from a composed configuration to :func:`attnscale.experiment.run`."""
 
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -19,8 +21,10 @@ from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import Targets
 from attnscale.experiment import Result
+from attnscale.experiment.consistency import check_settings
 from attnscale.experiment.demand import threads_for
 from attnscale.experiment.result import WORST, default_name
+from attnscale.files import FULL
 from attnscale.sweep.going_on import take_lock
 from attnscale.sweep.machine import cores
 from attnscale.sweep.orphans import mark_orphans
@@ -29,13 +33,15 @@ from attnscale.sweep.state import JOB_FILE, RUNNING, Job, Launch, job_file
 from attnscale.tracking.liveness import Process
 from attnscale.tracking.record import FAILED, FINISHED, KILLED
 from attnscale.tracking.store import find_store
+from attnscale.tracking.ui import color_tag
 
 GRACE_SECONDS = 90.0
 """How long a run that goes on waits for the process that was broken off."""
 
 TRACEBACK_VARIABLE = "ATTNSCALE_FULL_ERROR"
-USER_ERRORS = (ValueError, FileNotFoundError, PermissionError)
+USER_ERRORS = (ValueError, OSError)
 """Errors whose message is meant for the person who gave the command."""
+ELSEWHERE = "hydra.run.dir=PATH, a sweep with hydra.sweep.dir=PATH"
 
 
 def wants_traceback() -> bool:
@@ -47,12 +53,27 @@ def reason(error: BaseException) -> str:
     """Return an error in one line; the type is named where the message alone would not do."""
     if isinstance(error, SystemExit) and not isinstance(error.code, str):
         return f"sys.exit({'' if error.code is None else error.code}) was called"
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        way = f"; write elsewhere with {ELSEWHERE}" if error.errno in FULL else ""
+        return f"{place}{error.strerror}{way}"
     text = " ".join(str(error).split())
     return (
         text
         if isinstance(error, (*USER_ERRORS, SystemExit)) and text
         else f"{type(error).__name__}: {text}"
     )
+
+
+@contextmanager
+def writing(key: str, path: str | Path) -> Iterator[None]:
+    """Name the key of a file that cannot be written; end quietly where its reader is gone."""
+    try:
+        yield
+    except BrokenPipeError:
+        sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        raise ValueError(f"{key}={path}: cannot be written: {error.strerror}") from error
 
 
 def end_with(error: BaseException) -> NoReturn:
@@ -75,7 +96,9 @@ def job_tags(sweep: Launch | None) -> dict[str, str]:
     """Return what a job's record says of its launch."""
     hydra = HydraConfig.get()
     tags = {"overrides": " ".join(hydra.overrides.task), "kind": "run"}
-    return tags if sweep is None else {**tags, "sweep": sweep.name, "job": str(hydra.job.num)}
+    if sweep is None:
+        return tags
+    return {**tags, "sweep": sweep.name, "job": str(hydra.job.num), **color_tag(hydra.job.num)}
 
 
 def _targets(sweep: Launch | None) -> Targets:
@@ -87,11 +110,14 @@ def _run(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
     overrides = list(HydraConfig.get().overrides.task)
     targets = _targets(sweep)
     config = to_object(composed, TrainConfig, targets)
-    targets.check(plain(config))
     if config.checkpoint is not None:
         config = resumed_config(config, overrides, targets)
     if sweep is None:
+        # A job of a sweep is checked where it is recorded, and the others go on.
         check(overrides, config.attention.scale)
+        check_settings(config)
+    targets.check(plain(config))
+    if sweep is None:
         name = f"{default_name(config)} ({_mark(Path(config.folder))})"
         store = find_store(config.tracking.uri, project_root())
         say(f"Recording to {store.uri} ({store.origin})")

@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 from tabulate import tabulate
 
+from attnscale.checks import check_writable
+from attnscale.cli.job import writing
 from attnscale.cli.screen import number, say
 from attnscale.config.app_schema import CurvesConfig, ReportConfig
 from attnscale.config.build import project_root, shortened, shown_path, to_object
+from attnscale.config.limits import check_limits
+from attnscale.config.section import plain
+from attnscale.files import write_bytes, write_text
 from attnscale.sweep.state import Launch
 from attnscale.tracking.history import History
 from attnscale.tracking.record import Record
-from attnscale.tracking.store import Store, find_store
+from attnscale.tracking.store import Store, check_reachable, find_store
 
 if TYPE_CHECKING:
     from attnscale.analysis.settings import Asked
@@ -78,9 +83,8 @@ def write(
     runs = find_runs(store, selection) if runs is None else runs
     history = History(store, selection.experiment)
     report = make_report(runs, history, folder, title=title, **options)
-    (folder / RESULT_FILE).write_text(
-        json.dumps(_valid(report.result), indent=1, ensure_ascii=False), encoding="utf-8"
-    )
+    text = json.dumps(_valid(report.result), indent=1, ensure_ascii=False)
+    write_text(folder / RESULT_FILE, text)
     shutil.rmtree(folder / "arrays", ignore_errors=True)
     return report
 
@@ -115,17 +119,20 @@ def run_report(composed: DictConfig) -> None:
     from attnscale.analysis.settings import Asked, find_runs
 
     config = to_object(composed, ReportConfig)
+    check_limits(plain(config), ReportConfig, {})
+    check_writable("folder", Path(config.folder))
     store = find_store(config.tracking.uri, project_root())
+    check_reachable(store)
     experiment = config.tracking.experiment
     selection = Asked(config.sweep, tuple(config.runs), config.filter, experiment)
     runs = find_runs(store, selection)
     sweeps = sorted({run.sweep for run in runs if run.sweep})
     title = f"Report: {', '.join(sweeps[:3]) or 'runs'}"
-    if config.points < 2:
-        raise ValueError(f"points={config.points}: must be at least 2")
     folder = Path(config.folder) / "report"
     report = write(store, selection, folder, title=title, runs=runs, points=config.points)
     tell(report, say)
+    for remark in report.result["remarks"]:
+        say(remark)
     if len(sweeps) == 1 and config.filter is None and not config.runs:
         parent = History(store, experiment).parent(sweeps[0])
         if parent is not None:
@@ -154,7 +161,11 @@ def draw_sweep(composed: DictConfig) -> None:
     from attnscale.figures.page import to_png
 
     config = to_object(composed, CurvesConfig)
-    history = History(find_store(config.tracking.uri, project_root()), config.tracking.experiment)
+    path = Path(config.file)
+    check_writable("file", path.parent)
+    store = find_store(config.tracking.uri, project_root())
+    check_reachable(store)
+    history = History(store, config.tracking.experiment)
     runs = history.sweep_runs(config.sweep)
     # The sweep's mark at the end of each name says nothing within one sweep.
     names = {run.run_id: re.sub(r" \([0-9a-f]+\)$", "", run.name) for run in runs}
@@ -162,11 +173,10 @@ def draw_sweep(composed: DictConfig) -> None:
         metric: {names[run.run_id]: history.curve(run.run_id, metric) for run in runs}
         for metric in config.metrics
     }
-    path = Path(config.file)
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         spec = run_curves(curves, title=f"sweep {runs[0].tags['sweep']}")
     except ValueError as error:
         raise ValueError(f"metrics={config.metrics}: {error}") from error
-    path.write_bytes(to_png(spec))
+    with writing("file", config.file):
+        write_bytes(path, to_png(spec))
     say(f"Drawn: {shown_path(path)}")

@@ -1,6 +1,5 @@
 """What a person sees: each message once, and a table at the end."""
 
-import json
 import logging
 import shlex
 from collections.abc import Sequence
@@ -9,6 +8,9 @@ from tabulate import tabulate
 
 from attnscale.config.build import shown_path
 from attnscale.experiment import Result
+from attnscale.experiment.surroundings import TOLD_LOGGERS
+from attnscale.metric import bleu_remark, bleu_remarks
+from attnscale.sweep.overrides import quoted
 from attnscale.sweep.state import Job
 
 log = logging.getLogger("attnscale")
@@ -18,10 +20,11 @@ class ScreenFilter(logging.Filter):
     """Keeps tracebacks and chatter of libraries off the screen; the log file has them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Show this project's messages, and warnings of others."""
+        """Show this project's messages, what was asked of Lightning, and warnings of others."""
         if getattr(record, "file_only", False):
             return False
-        return record.name.startswith("attnscale") or record.levelno >= logging.WARNING
+        told = record.name.startswith(("attnscale", *TOLD_LOGGERS))
+        return told or record.levelno >= logging.WARNING
 
 
 def say(text: str) -> None:
@@ -31,8 +34,8 @@ def say(text: str) -> None:
 
 def paste(key: str, value: str) -> str:
     """Return ``key=value`` quoted for Hydra and the shell where it must be."""
-    plain = all(c.isalnum() or c in "/._-:" for c in value)
-    text = f"{key}={value}" if plain else f"{key}={json.dumps(value, ensure_ascii=False)}"
+    plain = all((c.isascii() and c.isalnum()) or c in "/._-:" for c in value)
+    text = f"{key}={value}" if plain else f"{key}={quoted(value)}"
     return shlex.quote(text)
 
 
@@ -66,15 +69,18 @@ def run_table(result: Result, ui: str) -> str:
     figures = [
         (label, number(result.metrics[k])) for k, label in COLUMNS.items() if k in result.metrics
     ]
+    remark = bleu_remark(result.metrics)
     rows: list[tuple[str, str]] = [
         ("run", result.name),
         ("outcome", _outcome(result)),
         *figures,
+        *([] if remark is None else [("of test BLEU", remark)]),
         ("optimizer steps", str(result.steps)),
         ("steps per second", number(result.steps_per_second)),
-        ("peak memory", f"{result.peak_memory_mib:.0f} MiB"),
         ("folder", shown_path(result.folder)),
     ]
+    if result.peak_memory_mib is not None:
+        rows.insert(-1, ("peak memory", f"{result.peak_memory_mib:.0f} MiB"))
     if result.best_checkpoint:
         rows.append(("best checkpoint", shown_path(result.best_checkpoint)))
     if result.last_checkpoint:
@@ -98,4 +104,5 @@ def sweep_table(jobs: Sequence[Job]) -> str:
             row.append(number(job.result.steps_per_second))
         rows.append(row)
     headers = ["job", "run", "outcome", *(COLUMNS[k] for k in present), "steps/s"]
-    return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
+    table = tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
+    return "\n".join([table, *bleu_remarks(job.result.metrics for job in jobs if job.result)])

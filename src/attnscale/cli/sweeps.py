@@ -23,7 +23,7 @@ def _row(run: Run) -> tuple[list[object], str | None]:
     folder = Path(run.tags.get("folder", ""))
     if not (folder / SWEEP_FILE).is_file():
         # On another machine, or of an earlier version.
-        cells = ["", "", "", "", "", f"{folder} (not here)"]
+        cells: list[object] = ["", "", "", "", "", f"{folder} (not here)"]
         return [run.tags["sweep"], run.outcome, *cells], None
     launch, jobs = Launch.load(folder), read_jobs(folder)
     counts = Counter(job.status for job in jobs)
@@ -31,9 +31,10 @@ def _row(run: Run) -> tuple[list[object], str | None]:
     running = sum(job.alive for job in jobs if job.status == RUNNING)
     total = max(launch.jobs or 0, len(jobs))
     failed, done = counts[FAILED], counts[FINISHED]
-    cells = [total, done, failed, running, total - done - failed - running, shown_path(folder)]
+    left = total - done - failed - running
+    counted: list[object] = [total, done, failed, running, left, shown_path(folder)]
     unfinished = done < total and not launch.alive
-    return [launch.name, run.outcome, *cells], command(launch, folder) if unfinished else None
+    return [launch.name, run.outcome, *counted], command(launch, folder) if unfinished else None
 
 
 def list_sweeps(composed: DictConfig) -> None:

@@ -1,35 +1,36 @@
 """What the app theory does: simulate, judge, write a page, record it."""
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 from tabulate import tabulate
 
-from attnscale.cli.job import job_tags, run_job
+from attnscale.checks import check_writable
+from attnscale.cli.job import job_tags, run_job, writing
 from attnscale.cli.screen import say
 from attnscale.config.app_schema import TheoryConfig
 from attnscale.config.build import project_root, shortened, shown_path, to_object
+from attnscale.config.limits import check_limits
 from attnscale.config.section import plain
 from attnscale.experiment import Result
 from attnscale.experiment.surroundings import surroundings
+from attnscale.files import write_text
 from attnscale.sweep.state import Launch
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import find_store
 
 COUNTS = ("n", "draws", "pairs", "replicates", "models")
-MIN_COUNT = 2
 MAX_VALUE = 96
 
 
 def _theory(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
     config = to_object(composed, TheoryConfig)
-    for key in COUNTS:
-        count = getattr(config, key)
-        if count < MIN_COUNT:
-            raise ValueError(f"{key}={count}: must be at least {MIN_COUNT}")
+    check_limits(plain(config), TheoryConfig, {})
+    for key in ("folder", "docs"):
+        if (path := getattr(config, key)) is not None:
+            check_writable(key, Path(path))
     store = find_store(config.tracking.uri, project_root())
     record = Record.start(
         store,
@@ -76,7 +77,7 @@ def _make(config: TheoryConfig, record: Record) -> Result:
     say(tabulate(rows, headers, tablefmt="simple", maxcolwidths=[None, 52, None, 60]))
     say(f"\nPage: {shown_path(page)}")
     if config.docs is not None:
-        _document(Path(config.docs), options, record, sweeps, settled)
+        _document(Path(config.docs), config, record, sweeps, settled)
     exponent = theory.figures["theory/exponent_row"]
     return Result(
         objective=exponent if math.isfinite(exponent) else 0.0,
@@ -88,22 +89,22 @@ def _make(config: TheoryConfig, record: Record) -> Result:
 
 
 def _document(
-    folder: Path, options: Mapping[str, Any], record: Record, sweeps: Any, settled: Any
+    folder: Path, config: TheoryConfig, record: Record, sweeps: Any, settled: Any
 ) -> None:
     from attnscale.claims.document import claims_document
     from attnscale.claims.sweeps import recorded_sweep
     from attnscale.report.modes import mode_figures, modes_document
     from attnscale.tracking.history import History
 
-    folder.mkdir(parents=True, exist_ok=True)
-    store = record.store
-    figures = mode_figures(store, options)
-    runs = recorded_sweep(History(store, "attnscale"), "scale_modes").runs
+    options = config.attention.options
+    figures = mode_figures(record.store, options)
+    runs = recorded_sweep(History(record.store, config.results), "scale_modes").runs
     for name, text in (
         ("modes.md", modes_document(options, figures, runs)),
         ("claims.md", claims_document(settled, sweeps)),
     ):
-        (folder / name).write_text(text, encoding="utf-8")
+        with writing("docs", folder):
+            write_text(folder / name, text)
         say(f"Written: {shown_path(folder / name)}")
 
 

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnscale.config.schema import MISSING, AttentionConfig, TrackingConfig
+from attnscale.config.choice_schema import AttentionConfig
+from attnscale.config.limits import MISSING, at_least
+from attnscale.config.schema import TrackingConfig
 
 
 @dataclass
@@ -23,7 +25,7 @@ class TranslateConfig:
     checkpoint: str | None = MISSING
     input: str = MISSING
     output: str = MISSING
-    batch_sentences: int = MISSING
+    batch_sentences: int = at_least(1)
     device: str = MISSING
     allow: list[str] = field(default_factory=list)
 
@@ -32,8 +34,15 @@ class TranslateConfig:
 class EvaluateDataConfig:
     """``data`` of ``python -m src.evaluate``."""
 
-    split: str = MISSING
+    split: str | None = MISSING
     dir: str | None = MISSING
+
+
+@dataclass
+class EvaluateTaskConfig:
+    """``task`` of ``python -m src.evaluate``."""
+
+    bleu_tokenizer: str | None = MISSING
 
 
 @dataclass
@@ -51,6 +60,7 @@ class EvaluateConfig:
 
     checkpoint: str | None = MISSING
     data: EvaluateDataConfig = MISSING
+    task: EvaluateTaskConfig = MISSING
     trainer: EvaluateTrainerConfig = MISSING
     tracking: TrackingConfig = MISSING
     folder: str = MISSING
@@ -65,7 +75,7 @@ class ReportConfig:
     sweep: str = MISSING
     runs: list[str] = MISSING
     filter: str | None = MISSING
-    points: int = MISSING
+    points: int = at_least(2)
     folder: str = MISSING
 
 
@@ -84,12 +94,12 @@ class TheoryConfig:
     attention: AttentionConfig = MISSING
     tracking: TrackingConfig = MISSING
     seed: int = MISSING
-    threads: int | None = MISSING
-    n: int = MISSING
-    draws: int = MISSING
-    pairs: int = MISSING
-    replicates: int = MISSING
-    models: int = MISSING
+    threads: int | None = at_least(1, ", or null")
+    n: int = at_least(2)
+    draws: int = at_least(2)
+    pairs: int = at_least(2)
+    replicates: int = at_least(2)
+    models: int = at_least(2)
     results: str = MISSING
     docs: str | None = MISSING
     folder: str = MISSING

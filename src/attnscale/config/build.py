@@ -3,9 +3,9 @@
 What a ``_target_`` in it may be, and how it is called, is in ``config/targets.py``.
 """
 
-import json
 import os
 import re
+import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -15,12 +15,19 @@ from typing import Any, TypeVar
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.singleton import Singleton
+from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf
 
 from attnscale.config.app_schema import APP_GROUPS
-from attnscale.config.schema import GROUPS, AttentionConfig, TrainConfig
+from attnscale.config.choice_schema import AttentionConfig
+from attnscale.config.schema import GROUPS, TrainConfig
 from attnscale.config.section import typed
 from attnscale.config.targets import NO_ALLOWANCE, Targets
+from attnscale.system import expand_home
+from attnscale.tracking.address import public
 
 T = TypeVar("T")
 
@@ -28,6 +35,15 @@ LAUNCH_FILES = {"outputs": "job.json", "multirun": "sweep.json"}
 """The file that makes a folder one of a launch."""
 
 RUN_ID_FILES = ("sweep.json", "run.json")
+_COMPOSING = threading.Lock()
+
+PATHS = frozenset(
+    {
+        *("cache", "checkpoint", "default_root_dir", "dir", "dirpath", "docs", "file", "filename"),
+        *("folder", "input", "output", "path", "root", "save_dir"),
+    }
+)
+"""Last words of the keys that are paths, of the apps and of classes that they may name."""
 
 
 def project_root() -> Path:
@@ -67,21 +83,40 @@ def check_budget(config: DictConfig) -> None:
         )
 
 
+def with_homes(value: Any, place: str = "") -> Any:
+    """Return a plain configuration with ``~`` expanded in every path; ``tags`` are free text.
+
+    Args:
+        value: The configuration, or what stands at a place in it.
+        place: Dotted key.
+
+    Raises:
+        ValueError: Naming the key, if there is no such home folder.
+    """
+    if isinstance(value, dict) and place != "tags":
+        return {k: with_homes(v, f"{place}.{k}" if place else str(k)) for k, v in value.items()}
+    if isinstance(value, list):
+        return [with_homes(inner, place) for inner in value]
+    is_path = isinstance(value, str) and place.rpartition(".")[2] in PATHS
+    return expand_home(place, value) if is_path else value
+
+
 def resolve(config: DictConfig, targets: Targets = NO_ALLOWANCE) -> dict[str, Any]:
     """Resolve a composed configuration without ``hydra`` into plain dictionaries, lists and values.
 
-    The names of its targets are checked, without importing anything. ``allow`` and ``budgets`` are
+    The names of its targets are checked, without importing anything; a login in ``tracking.uri``
+    goes into the environment. ``allow`` and ``budgets`` are
     left out: they are not part of what a run is.
 
     Raises:
         ValueError: If a target is not allowed, if ``allow`` was set anywhere but on the command
-            line, or as :func:`check_budget`.
+            line, or as :func:`check_budget` and :func:`with_homes`.
         OmegaConfBaseException: If a value is missing or an interpolation leads nowhere.
     """
     check_budget(config)
     container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(container, dict)
-    values = {str(key): value for key, value in container.items()}
+    values: dict[str, Any] = with_homes({str(key): value for key, value in container.items()})
     values.pop("budgets", None)
     composed = values.pop("allow", [])
     if list(composed) != list(targets.allow):
@@ -90,6 +125,8 @@ def resolve(config: DictConfig, targets: Targets = NO_ALLOWANCE) -> dict[str, An
             f"allow=[{', '.join(targets.allow)}]"
         )
     targets.check_names(values)
+    if (tracking := values.get("tracking")) and tracking["uri"] is not None:
+        tracking["uri"] = public(tracking["uri"])
     return values
 
 
@@ -100,6 +137,9 @@ def to_object(config: DictConfig, kind: type[T], targets: Targets = NO_ALLOWANCE
 
 def compose(overrides: Sequence[str], *, folder: Path, allow: Sequence[str] = ()) -> TrainConfig:
     """Compose the configuration of a run without Hydra's command line.
+
+    For programs, notebooks and threads: as often as wanted, whatever state Hydra is in, which is
+    left as it was.
 
     Args:
         overrides: As on the command line, such as ``["attention.scale=none", "model.d_k=16"]``.
@@ -113,19 +153,45 @@ def compose(overrides: Sequence[str], *, folder: Path, allow: Sequence[str] = ()
     register()
     targets = Targets(tuple(allow))
     own = [f"allow=[{','.join(targets.allow)}]"] if targets.allow else []
-    with initialize_config_dir(str(project_root() / "conf"), version_base="1.3"):
-        composed = hydra_compose("train", [*overrides, f"folder={json.dumps(str(folder))}", *own])
+    with _COMPOSING:
+        # Hydra composes for one program at a time: what an earlier cell initialised is put aside.
+        instances: dict[type, Any] = Singleton._instances
+        earlier = {kind: instances.pop(kind, None) for kind in (GlobalHydra, VersionBase)}
+        try:
+            with initialize_config_dir(str(project_root() / "conf"), version_base="1.3"):
+                composed = hydra_compose("train", [*overrides, *own])
+        finally:
+            for kind, instance in earlier.items():
+                instances.pop(kind, None)
+                instances |= {} if instance is None else {kind: instance}
+    # As it stands, without Hydra's grammar of values.
+    composed.folder = str(folder)
     return to_object(composed, TrainConfig, targets)
+
+
+def choices_of(group: str) -> list[str]:
+    """Return the choices of a group of ``conf/``; none for what is no group."""
+    return sorted(file.stem for file in (project_root() / "conf" / group).glob("*.yaml"))
 
 
 def choices() -> str:
     """Return a line for each group of ``conf/`` with its choices, for the help text."""
-    lines = []
-    for folder in sorted((project_root() / "conf").iterdir()):
-        names = sorted(file.stem for file in folder.glob("*.yaml")) if folder.is_dir() else []
-        if names:
-            lines.append(f"  {folder.name + '=':14}{', '.join(names)}")
+    lines = [
+        f"  {folder.name + '=':14}{', '.join(names)}"
+        for folder in sorted((project_root() / "conf").iterdir())
+        if (names := choices_of(folder.name))
+    ]
     return "\n".join(lines).strip()
+
+
+def _output_folder() -> str:
+    """Return the folder that Hydra has made for a job of the command line."""
+    if not HydraConfig.initialized():
+        raise ValueError(
+            "folder is missing: give folder=FOLDER, or let attnscale.config.build.compose"
+            "(overrides, folder=FOLDER) compose"
+        )
+    return HydraConfig.get().runtime.output_dir
 
 
 def register() -> None:
@@ -138,9 +204,13 @@ def register() -> None:
     # The options of the scale modes have their defaults in the modes' classes.
     options = AttentionConfig(options=all_options())
     store.store(group="schema/attention", name="default", node=options)
+    OmegaConf.register_new_resolver("output_folder", _output_folder, replace=True)
     OmegaConf.register_new_resolver("project", lambda: str(project_root()), replace=True)
     OmegaConf.register_new_resolver("scale_modes", lambda: ", ".join(SCALES), replace=True)
     OmegaConf.register_new_resolver("choices", choices, replace=True)
+    OmegaConf.register_new_resolver(
+        "variable", lambda name, other: os.environ.get(name) or other, replace=True
+    )
     # One id per launch: Hydra copies the cache from the sweep to its jobs.
     OmegaConf.register_new_resolver("launch_id", launch_id, replace=True, use_cache=True)
     OmegaConf.register_new_resolver("launch_folder", launch_folder, replace=True, use_cache=True)

@@ -6,6 +6,9 @@ can set them, and Hydra builds them before an app sees its configuration. Compos
 door that all of them come through; Hydra has no hook there, so its method is wrapped.
 """
 
+import json
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,8 +17,10 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attnscale.config.build import check_budget
+from attnscale.config.build import check_budget, choices_of
 from attnscale.config.targets import below
+from attnscale.system import expand_home
+from attnscale.tracking.address import public, without_secrets
 
 BUILT = ("callbacks", "launcher", "sweeper", "job_logging", "hydra_logging")
 """Sections of ``hydra`` that become objects."""
@@ -29,6 +34,9 @@ NAMED = {
     "()": ("attnscale.cli.screen.ScreenFilter",),
 }
 """Keys that name what is called, with the names that are allowed."""
+
+FOLDERS = (("run", "dir"), ("sweep", "dir"), ("launcher", "submitit_folder"))
+"""(section, key) of where Hydra itself writes."""
 
 STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
 
@@ -64,6 +72,11 @@ def check_hydra(config: DictConfig, n_overrides: int, allow: Sequence[str]) -> N
     """
     check_budget(config)
     hydra = config.hydra
+    if hydra.job.chdir:
+        raise ValueError(
+            "hydra.job.chdir=true: relative paths mean the folder of the command; leave it out, "
+            "what a job writes is in its folder all the same"
+        )
     if len(hydra.overrides.task) + len(hydra.overrides.hydra) != n_overrides:
         raise ValueError("hydra.overrides: are those of the command line, and not to be set")
     for place, key, value in _values(hydra, "hydra", BUILT):
@@ -76,9 +89,45 @@ def check_hydra(config: DictConfig, n_overrides: int, allow: Sequence[str]) -> N
             raise ValueError(f"{place}={value}: allowed are {', '.join(STREAMS)}")
 
 
+def _shown_address(config: DictConfig) -> str | None:
+    """Return the address to write down of a run store, if that differs from ``tracking.uri``."""
+    try:
+        uri = OmegaConf.select(config, "tracking.uri")
+    except OmegaConfBaseException:
+        # What a job alone can resolve.
+        return None
+    shown = public(uri) if isinstance(uri, str) else uri
+    return None if shown == uri else shown
+
+
+def _with_address(text: str, shown: str) -> str:
+    return re.sub(r"^(\+{0,2}tracking\.uri=).*", lambda key: key[1] + json.dumps(shown), text)
+
+
+def cannot_write(error: Exception) -> str | None:
+    """Return what a person can do about a folder that Hydra cannot write; None for other errors."""
+    if not isinstance(error, OSError) or error.filename is None:
+        return None
+    return (
+        f"{error.filename}: cannot be written: {error.strerror}; hydra.run.dir=FOLDER (of a sweep "
+        "hydra.sweep.dir=FOLDER) and tracking.uri=sqlite:////FOLDER/mlflow.db move what is written"
+    )
+
+
+def _expand_homes(config: DictConfig) -> None:
+    # As it is written: a path may hold what only a job can resolve.
+    written: Any = OmegaConf.to_container(config.hydra, resolve=False)
+    for section, name in FOLDERS:
+        if path := written[section].get(name):
+            config.hydra[section][name] = expand_home(f"hydra.{section}.{name}", path)
+
+
 @contextmanager
 def bounded_hydra(allow: Sequence[str] = ()) -> Iterator[None]:
-    """Check the section ``hydra`` of whatever Hydra composes inside the block; see above."""
+    """Check the section ``hydra`` of whatever Hydra composes inside the block; see above.
+
+    A login in ``tracking.uri`` goes into the environment, before Hydra writes it down.
+    """
     load = ConfigLoaderImpl.load_configuration
 
     def checked(
@@ -88,10 +137,27 @@ def bounded_hydra(allow: Sequence[str] = ()) -> Iterator[None]:
         *args: Any,
         **keys: Any,
     ) -> DictConfig:
+        for override in overrides:
+            group, _, value = override.partition("=")
+            if value == "null" and (names := choices_of(group)):
+                raise ValueError(f"{override}: allowed are {', '.join(names)}; or leave it out")
         # Hydra adds to the list that it is given.
         n_overrides = len(overrides)
         config = load(self, config_name, overrides, *args, **keys)
+        if shown := _shown_address(config):
+            # Composed again, so that Hydra writes down neither the address nor its override.
+            for arguments in (overrides, sys.argv):
+                arguments[:] = [_with_address(text, shown) for text in arguments]
+            config = load(self, config_name, overrides[:n_overrides], *args, **keys)
+            config.tracking.uri = shown
+        address = OmegaConf.select(config, "data.address")
+        if isinstance(address, str) and without_secrets(address) != address:
+            raise ValueError(
+                "data.address: takes no login and no query, which would be written down with the "
+                "run; download the files and give data.dir=PATH"
+            )
         check_hydra(config, n_overrides, allow)
+        _expand_homes(config)
         return config
 
     ConfigLoaderImpl.load_configuration = checked  # type: ignore[method-assign]

@@ -10,7 +10,7 @@ batches.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,7 @@ def limited(n_batches: int, limit: float | None) -> int:
         limit: A whole number of batches, a fraction from 0.0 to 1.0, or None for all.
 
     Raises:
-        ValueError: If the limit is negative, or a fraction above 1.
+        ValueError: If the limit is negative, a fraction above 1, or one that leaves no batch.
     """
     if limit is None:
         return n_batches
@@ -50,7 +50,13 @@ def limited(n_batches: int, limit: float | None) -> int:
         raise ValueError(
             f"trainer.limit_*_batches={limit}: allowed is an integer from 0 or a fraction 0.0–1.0"
         )
-    return int(n_batches * limit) if isinstance(limit, float) else min(n_batches, limit)
+    left = int(n_batches * limit) if isinstance(limit, float) else min(n_batches, limit)
+    if left == 0 and n_batches * limit > 0:
+        raise ValueError(
+            f"trainer.limit_train_batches, trainer.overfit_batches: {limit} of {n_batches} batches "
+            "is none"
+        )
+    return left
 
 
 def shuffled(n: int, seed: int, epoch: int) -> Tensor:
@@ -110,6 +116,10 @@ class BlockLoader(Generic[Batch]):
 
     ``plan(epoch)`` gives the example indices of every batch, the same on each process; ``fetch``
     makes a batch from them. The loader applies the limit, so a limit counts batches and not blocks.
+
+    Where a step accumulates batches b of sizes n_b, each ``loss_weight`` is multiplied by
+    n_b / (mean n over the step), so that the mean over the step's batches is the loss of them as
+    one: a plain mean would count a token of a small batch more than one of a large batch.
     """
 
     def __init__(
@@ -120,6 +130,8 @@ class BlockLoader(Generic[Batch]):
         epoch: Callable[[], int],
         block: int,
         limit: float | None,
+        accumulate: int = 1,
+        weigh: Callable[[Tensor], int] = len,
         done: Callable[[], int] = lambda: 0,
     ) -> None:
         """Keep what makes the batches.
@@ -130,10 +142,13 @@ class BlockLoader(Generic[Batch]):
             epoch: Gives the current epoch, from 0.
             block: Number of batches in a block, at least 1.
             limit: As in :func:`limited`.
+            accumulate: Batches of a step, counted from the epoch's first; if above 1, a batch is a
+                named tuple with a ``loss_weight``.
+            weigh: Example indices of one batch to its size, in what the loss is a mean over.
             done: Gives how many batches of the epoch that begins were trained on before.
         """
         self.plan, self.fetch, self.epoch, self.block = plan, fetch, epoch, block
-        self.done = done
+        self.accumulate, self.weigh, self.done = accumulate, weigh, done
         self.n_batches = limited(len(plan(0)), limit)
 
     def __len__(self) -> int:
@@ -147,8 +162,23 @@ class BlockLoader(Generic[Batch]):
         which may be nothing, and those behind it.
         """
         batches = self.plan(self.epoch())[: self.n_batches]
-        done = self.done()
+        shares, done = self._shares(batches), self.done()
         first = max(0, done - 1) // self.block * self.block
         for start in range(first, self.n_batches, self.block):
-            rest = batches[max(start, done) : start + self.block]
-            yield [self.fetch(indices) for indices in rest]
+            places = range(max(start, done), min(start + self.block, self.n_batches))
+            yield [self._weighted(self.fetch(batches[i]), shares[i]) for i in places]
+
+    def _shares(self, batches: Sequence[Tensor]) -> list[float]:
+        """Return each batch's size ÷ the mean size of its step's batches."""
+        if self.accumulate == 1:
+            return [1.0] * len(batches)
+        sizes = [self.weigh(indices) for indices in batches]
+        steps = [sizes[i : i + self.accumulate] for i in range(0, len(sizes), self.accumulate)]
+        return [size * len(step) / sum(step) for step in steps for size in step]
+
+    @staticmethod
+    def _weighted(batch: Batch, share: float) -> Batch:
+        if share == 1.0:
+            return batch
+        whole = cast(Any, batch)
+        return cast(Batch, whole._replace(loss_weight=whole.loss_weight * share))

@@ -7,6 +7,7 @@ part of a sentence, and splitting there would shift every later pair.
 import gzip
 import unicodedata
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,10 @@ import numpy as np
 
 MIN_PAIRS = 20
 MIN_CORRELATION, CLEARLY_BETTER = 0.3, 0.2
+UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
+"""Scripts without spaces between words, as names of characters in Unicode begin."""
+MAX_MEAN_WORD = 6
+"""Characters of a word, on average, in these scripts; a phrase without spaces has more."""
 
 
 def decode_line(line: bytes, name: str, number: int) -> str:
@@ -112,6 +117,24 @@ def shift_warning(first: Sequence[str], second: Sequence[str]) -> str | None:
                     "moved by a line; is a line missing or extra before?"
                 )
     return None
+
+
+def unspaced(texts: Sequence[str]) -> bool:
+    """Whether most letters are of scripts without spaces between words, and there are no spaces."""
+    letters = {c: n for c, n in Counter("".join(texts)).items() if c.isalpha()}
+    count = sum(n for c, n in letters.items() if unicodedata.name(c, "").startswith(UNSPACED))
+    words = sum(len(text.split()) for text in texts)
+    return 2 * count > sum(letters.values()) > MAX_MEAN_WORD * words
+
+
+def unspaced_warning(texts: Sequence[str], tokenizer: str, language: str) -> str | None:
+    """Return a warning if a tokenizer that cuts at spaces and signs gets text without spaces."""
+    if tokenizer == "char" or not unspaced(texts):
+        return None
+    return (
+        f"the text in {language} has no spaces between words, and data.tokenizer={tokenizer} takes "
+        "a phrase for a word: set data.tokenizer=char, or cut it into words or pieces and set split"
+    )
 
 
 def find_file(folder: Path, stem: str) -> Path | None:

@@ -24,7 +24,8 @@ class SequenceBatch(NamedTuple):
     Attributes:
         x: (batch, position, d_model).
         loss_weight: Of this process's mean loss, so that the mean over processes is the mean over
-            the whole batch: its number of sequences × processes ÷ sequences of all.
+            the whole batch: its number of sequences × processes ÷ sequences of all. In training
+            also × the batch's sequences ÷ their mean over the step's batches.
     """
 
     x: Tensor

@@ -1,7 +1,8 @@
 """What a dataset owes: blocks of batches for training and evaluation, and what others ask of it.
 
-A batch is whatever the task understands, with a ``loss_weight`` for this process's mean loss, so
-that the mean over processes is the mean over the whole batch. A subclass gives the loaders,
+A batch is a named tuple that the task understands, with a ``loss_weight`` for this process's mean
+loss, so that the mean over processes, and over the batches that a step accumulates, is the mean
+over all of them as one batch. A subclass gives the loaders,
 :meth:`train_lengths` and :meth:`train_tokens`; the rest it gives where there is something to say:
 :meth:`labels` wherever there are :meth:`examples`.
 
@@ -32,6 +33,7 @@ class DataModule(pl.LightningDataModule):
 
     Attributes:
         block: Training batches that Lightning sees as one of its own.
+        accumulate: Training batches of an optimizer step.
         limit_train: How many of an epoch's training batches are used, or which fraction; None for
             all.
         overfit: As ``limit_train``, and the same batches are used again and again, for validation
@@ -42,16 +44,22 @@ class DataModule(pl.LightningDataModule):
     def __init__(self) -> None:
         """Start with all batches, one in a block."""
         super().__init__()
-        self.block = 1
+        self.block = self.accumulate = 1
         self.limit_train: float | None = None
         self.overfit: float = 0.0
         self.batches_done = 0
 
     def count_batches(
-        self, *, block: int = 1, limit_train: float | None = None, overfit: float = 0.0
+        self,
+        *,
+        block: int = 1,
+        accumulate: int = 1,
+        limit_train: float | None = None,
+        overfit: float = 0.0,
     ) -> None:
         """Set how training batches are counted; see the attributes."""
-        self.block, self.limit_train, self.overfit = block, limit_train, overfit
+        self.block, self.accumulate = block, accumulate
+        self.limit_train, self.overfit = limit_train, overfit
 
     # --- batches ---
 
@@ -65,9 +73,12 @@ class DataModule(pl.LightningDataModule):
         return 0 if self.trainer is None else self.trainer.current_epoch
 
     def _training_blocks(
-        self, plan: Callable[[int], Sequence[Tensor]], fetch: Callable[[Tensor], Batch]
+        self,
+        plan: Callable[[int], Sequence[Tensor]],
+        fetch: Callable[[Tensor], Batch],
+        weigh: Callable[[Tensor], int] = len,
     ) -> BlockLoader[Batch]:
-        """Return training batches, counted as was set; ``plan`` and ``fetch`` as in BlockLoader."""
+        """Return training batches, counted as was set; the arguments are those of BlockLoader."""
         return BlockLoader(
             plan=plan,
             fetch=fetch,
@@ -75,6 +86,8 @@ class DataModule(pl.LightningDataModule):
             block=self.block,
             limit=self.overfit or self.limit_train,
             done=self._take_batches_done,
+            accumulate=self.accumulate,
+            weigh=weigh,
         )
 
     def _take_batches_done(self) -> int:

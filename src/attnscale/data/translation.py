@@ -9,9 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from attnscale.checks import check_choice, check_min
+from attnscale.checks import check_alternative, check_choice, check_min
 from attnscale.data.batching import BlockLoader, Processes, by_sentences, by_tokens
-from attnscale.data.corpus import shift_warning
+from attnscale.data.corpus import shift_warning, unspaced_warning
 from attnscale.data.module import DataModule
 from attnscale.data.packing import FlatTokens, Packed
 from attnscale.data.vocabulary import BEGIN, END, PADDING, UNKNOWN, Preprocessing, Vocabulary
@@ -33,6 +33,7 @@ class TranslationBatch(NamedTuple):
         indices: Which examples of the split these are, (batch,).
         loss_weight: Of this process's mean loss per token, so that the mean over processes is the
             mean over the tokens of the whole batch: its target tokens × processes ÷ those of all.
+            In training also × the batch's target tokens ÷ their mean over the step's batches.
     """
 
     source: Tensor
@@ -48,6 +49,10 @@ class Split(NamedTuple):
     target_text: list[str]
     source: Packed
     target: Packed
+
+    def predicted(self, indices: npt.NDArray[np.int64] | slice = slice(None)) -> int:
+        """Return the target tokens of some pairs, or all, that are predicted: not BEGIN."""
+        return int((self.target.lengths[indices] - 1).sum())
 
 
 class TranslationData(DataModule):
@@ -92,11 +97,9 @@ class TranslationData(DataModule):
         if source == target:
             raise ValueError(f"data.source={source}: is also data.target")
         check_choice("data.too_long", too_long, TOO_LONG)
-        if (batch_tokens is None) == (batch_sentences is None):
-            raise ValueError(
-                f"data.batch_tokens={batch_tokens}, data.batch_sentences={batch_sentences}: "
-                "set one and leave the other null"
-            )
+        check_alternative(
+            "data.batch_tokens", batch_tokens, "data.batch_sentences", batch_sentences
+        )
         check_min("data.max_length", max_length)
         check_min("data.batch_tokens", batch_tokens)
         check_min("data.batch_sentences", batch_sentences)
@@ -134,9 +137,14 @@ class TranslationData(DataModule):
         """Read and tokenise a split; tokens go into flat arrays under numbers of their own."""
         first, second = self.pairs(split)
         training = split == "train"
-        warning = shift_warning(first, second) if training else None
-        if warning is not None:
-            log.warning("data: %s: %s", split, warning)
+        if training:
+            forms = [self.preprocessing[side] for side in SIDES]
+            unspaced = [
+                unspaced_warning(lines, form.tokenizer, form.language)
+                for lines, form in zip((first, second), forms, strict=True)
+            ]
+            for warning in filter(None, (shift_warning(first, second), *unspaced)):
+                log.warning("data: %s: %s", split, warning)
         cut = [self.preprocessing[side].splitter() for side in SIDES]
         flat = [FlatTokens(), FlatTokens()]
         texts: tuple[list[str], list[str]] = ([], [])
@@ -212,7 +220,7 @@ class TranslationData(DataModule):
 
     def train_tokens(self) -> int:
         """Return the target tokens of the training set that are predicted."""
-        return int((self.load("train").target.lengths - 1).sum())
+        return self.load("train").predicted()
 
     def checkpoint_values(self) -> dict[str, Any]:
         """Return what a checkpoint must carry to be used: plain lists of tokens."""
@@ -230,9 +238,7 @@ class TranslationData(DataModule):
         part = processes.part(indices).numpy()
         loss_weight = 1.0
         if processes.world > 1:
-            lengths = split.target.lengths
-            tokens = [int((lengths[i] - 1).sum()) for i in (part, whole)]
-            loss_weight = tokens[0] * processes.world / tokens[1]
+            loss_weight = split.predicted(part) * processes.world / split.predicted(whole)
             part = part if len(part) else whole[:1]
         return TranslationBatch(
             torch.from_numpy(split.source.padded(part, PADDING)),
@@ -256,7 +262,11 @@ class TranslationData(DataModule):
         """Return the training batches."""
         split = self.load("train")
         lengths = np.maximum(split.source.lengths, split.target.lengths)
-        return self._training_blocks(lambda epoch: self._plan(lengths, epoch), self._fetch(split))
+        return self._training_blocks(
+            lambda epoch: self._plan(lengths, epoch),
+            self._fetch(split),
+            lambda indices: split.predicted(indices.numpy()),
+        )
 
     def evaluation(self, name: str) -> BlockLoader[TranslationBatch]:
         """Return the batches of a split, similar lengths together, each example once."""

@@ -4,6 +4,7 @@ torchtext 0.6.0 is the last release in plain Python; later ones carry a binary t
 old PyTorch only.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from attnscale.checks import check_choice, check_min
 UNKNOWN, PADDING, BEGIN, END = 0, 1, 2, 3
 SPECIALS = ("<unk>", "<pad>", "<bos>", "<eos>")
 TOKENIZERS = ("moses", "basic_english", "split", "char")
+ENTITY = r"&#?\w+;"
+"""A character as HTML writes it: text like any other, which Moses would take apart."""
 
 
 def _torchtext() -> Any:
@@ -39,7 +42,8 @@ class Preprocessing:
 
     Attributes:
         tokenizer: "moses" (words and punctuation), "basic_english" (torchtext's, lower-cases, drops
-            some signs), "split" (at spaces, for text that is tokenised already) or "char".
+            some signs), "split" (at spaces, for text that is tokenised already, in words or in
+            pieces) or "char".
         lowercase: Whether text is lower-cased first.
         language: Two letters, for Moses' rules.
     """
@@ -52,6 +56,11 @@ class Preprocessing:
         """Refuse an unknown tokenizer."""
         check_choice("data.tokenizer", self.tokenizer, TOKENIZERS)
 
+    @property
+    def caseless(self) -> bool:
+        """Whether tokens are lower-cased, by wish or by the tokenizer."""
+        return self.lowercase or self.tokenizer == "basic_english"
+
     def splitter(self) -> Callable[[str], list[str]]:
         """Return the function from text to tokens."""
         if self.tokenizer == "char":
@@ -62,12 +71,29 @@ class Preprocessing:
             # torchtext's own "moses" is fixed to English.
             from sacremoses import MosesTokenizer
 
-            split = MosesTokenizer(lang=self.language).tokenize
+            moses = MosesTokenizer(lang=self.language)
+
+            def split(text: str) -> list[str]:
+                few = text.count("&") <= moses.MAX_PROTECTED_TOKENS
+                return list(moses.tokenize(text, protected_patterns=[ENTITY] if few else None))
         else:
             split = _torchtext().data.utils.get_tokenizer("basic_english")
         if self.lowercase:
             return lambda text: split(text.lower())
         return split
+
+    def words(self, tokens: Sequence[str]) -> list[str]:
+        """Return tokens as words: under "split", pieces of words are put together.
+
+        A piece that another follows ends in "@@" (Sennrich et al. 2016), or the first piece of a
+        word begins with "▁" (Kudo and Richardson 2018).
+        """
+        if self.tokenizer != "split":
+            return list(tokens)
+        text = " ".join(tokens)
+        if "▁" in text:
+            text = text.replace(" ", "").replace("▁", " ")
+        return re.sub("@@( |$)", "", text).split()
 
     def joiner(self) -> Callable[[Sequence[str]], str]:
         """Return the function from tokens to text as a person writes it."""
@@ -76,11 +102,14 @@ class Preprocessing:
         from sacremoses import MosesDetokenizer
 
         detokenize = MosesDetokenizer(lang=self.language).detokenize
-        return lambda tokens: str(detokenize(list(tokens)))
+        return lambda tokens: str(detokenize(self.words(tokens)))
 
 
 class Vocabulary:
-    """The tokens of a language, the four special ones first."""
+    """The tokens of a language, after four marks that no text can become.
+
+    A word may be spelt as a mark is: it then has a number of its own, or is an unknown word.
+    """
 
     def __init__(self, tokens: Sequence[str]) -> None:
         """Take up tokens in order.
@@ -91,7 +120,8 @@ class Vocabulary:
         if tuple(tokens[: len(SPECIALS)]) != SPECIALS:
             raise ValueError(f"a vocabulary starts with {SPECIALS}, not {tuple(tokens[:4])}")
         self.tokens = list(tokens)
-        self.index = {token: i for i, token in enumerate(self.tokens)}
+        words = self.tokens[len(SPECIALS) :]
+        self.index = {token: i for i, token in enumerate(words, start=len(SPECIALS))}
 
     @classmethod
     def from_counts(cls, counts: Counter[str], *, min_frequency: int) -> "Vocabulary":
@@ -101,10 +131,9 @@ class Vocabulary:
             ValueError: If ``min_frequency`` is below 1.
         """
         check_min("data.min_frequency", min_frequency)
-        for special in SPECIALS:
-            counts.pop(special, None)
-        vocab = _torchtext().vocab.Vocab(counts, min_freq=min_frequency, specials=list(SPECIALS))
-        return cls(vocab.itos)
+        # Not as torchtext's specials, which are told from words by their spelling.
+        vocab = _torchtext().vocab.Vocab(counts, min_freq=min_frequency, specials=[])
+        return cls([*SPECIALS, *vocab.itos])
 
     def __len__(self) -> int:
         """Return the number of tokens."""

@@ -22,7 +22,7 @@ def main(path: Path, allow: Sequence[str]) -> int:
     """Train as one of several, with the configuration in a file; return the exit status."""
     end_on_signals()
     rank = int(os.environ["RANK"])
-    task = json.loads(path.read_text())
+    task = json.loads(path.read_text(encoding="utf-8"))
     config = typed(TrainConfig, task["config"])
     folder = Path(config.folder)
     try:

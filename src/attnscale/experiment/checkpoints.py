@@ -1,6 +1,8 @@
 """Reading checkpoints: with torch's safe default, and what they carry beside the weights."""
 
 import logging
+import pickle
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,9 @@ from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.renames import update_checkpoint
 
 log = logging.getLogger(__name__)
+
+ZIP_START = b"PK\x03\x04"
+"""First bytes of what torch.save writes, a zip file."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,36 @@ class Checkpoint:
     stopped: bool
 
 
+def _state(path: str) -> Any:
+    """Load a file of torch's; one that is none is refused in words."""
+    file = Path(path)
+    if file.is_dir():
+        raise ValueError(f"checkpoint={path}: is a folder; name the file in it, such as last.ckpt")
+    if not file.is_file():
+        raise ValueError(f"checkpoint={path}: no such file")
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(len(ZIP_START))
+        with zipfile.ZipFile(file) as archive:
+            # torch would load damaged numbers as they are.
+            damaged = archive.testzip()
+        if damaged is None:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        words = f"damaged: {damaged} is not what was saved"
+    except OSError as error:
+        words = f"cannot be read: {error.strerror}"
+    except zipfile.BadZipFile:
+        words = {
+            b"": "no checkpoint: it is empty",
+            ZIP_START: "not a whole checkpoint: its end is missing",
+        }.get(start, "no checkpoint: it does not begin as a file of torch.save does")
+    except pickle.UnpicklingError:
+        words = "not loaded: it holds more than tensors and plain values"
+    except RuntimeError:
+        words = "no checkpoint: a zip file, but not one of torch.save"
+    raise ValueError(f"checkpoint={path}: {words}")
+
+
 def load_checkpoint(path: str, targets: Targets = NO_ALLOWANCE) -> Checkpoint:
     """Load a checkpoint with torch's safe default, and check what its configuration names.
 
@@ -50,25 +85,25 @@ def load_checkpoint(path: str, targets: Targets = NO_ALLOWANCE) -> Checkpoint:
         ValueError: If it is missing, unreadable, not one of this project, or names a target that is
             not allowed.
     """
-    if not Path(path).is_file():
-        raise ValueError(f"checkpoint={path}: no such file")
+    state = _state(path)
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
         update_checkpoint(state)
         carried = state["attnscale"]
-        values = dict(carried["config"])
+        values, tensors = dict(carried["config"]), state["state_dict"]
         epochs = int(state.get("epoch", -1)) + (carried.get("batches_done") is None)
         progress = epochs, int(state.get("global_step", 0)), bool(carried.get("stopped"))
     except Exception as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"checkpoint={path}: not a checkpoint of this project: {first}") from error
+        raise ValueError(
+            f"checkpoint={path}: no checkpoint of this project: it has not what attnscale keeps "
+            "beside the weights"
+        ) from error
     try:
         targets.check(values)
         config = typed(TrainConfig, values)
     except ValueError as error:
         raise ValueError(f"checkpoint={path}: {error}") from error
     data, statistics = carried.get("data") or {}, carried.get("statistics")
-    return Checkpoint(path, config, data, statistics, state["state_dict"], *progress)
+    return Checkpoint(path, config, data, statistics, tensors, *progress)
 
 
 def newest_checkpoint(folder: Path, targets: Targets = NO_ALLOWANCE) -> str | None:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from attnscale.config.schema import TrainConfig, TrainerConfig
+from attnscale.config.choice_schema import TrainerConfig
+from attnscale.config.schema import TrainConfig
 from attnscale.config.section import ModelNode
 
 WEIGHTS_OF_TWO_THREADS = 1 << 20

@@ -9,20 +9,26 @@ from typing import Any
 import torch
 import yaml
 
+from attnscale.checks import check_writable
 from attnscale.config.build import project_root
-from attnscale.config.schema import TrainConfig, TrainerConfig
+from attnscale.config.choice_schema import TrainerConfig
+from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain, typed
 from attnscale.config.targets import Targets
 from attnscale.experiment.checkpoints import newest_checkpoint
 from attnscale.experiment.processes import (
     RESULT_FILE,
+    check_launch,
     launched_from_outside,
+    meet,
     processes_wanted,
     rank,
     run_in_processes,
 )
 from attnscale.experiment.result import RUN_FILE, Result, default_name, write_json
+from attnscale.experiment.surroundings import same_environment
 from attnscale.experiment.train import train
+from attnscale.tracking.address import public
 from attnscale.tracking.heartbeat import heartbeat
 from attnscale.tracking.provenance import provenance
 from attnscale.tracking.record import Record
@@ -43,18 +49,6 @@ def _device(trainer: TrainerConfig) -> str:
     gpu = trainer.accelerator in ("gpu", "cuda", "auto") and torch.cuda.is_available()
     name = torch.cuda.get_device_name() if gpu else "cpu"
     return name if n == 1 else f"{n} × {name}"
-
-
-def _folder(config: TrainConfig) -> Path:
-    folder = Path(config.folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(f"folder={folder}: cannot be written: {error.strerror}") from error
-    return folder
 
 
 def _open(
@@ -107,6 +101,7 @@ def _close(record: Record, result: Result, folder: Path) -> None:
     record.tags(tags)
 
 
+@same_environment()
 def run(
     config: TrainConfig | Mapping[str, Any],
     *,
@@ -138,8 +133,13 @@ def run(
     values = plain(config) if isinstance(config, TrainConfig) else config
     targets.check(values)
     config = typed(TrainConfig, values)
-    folder = _folder(config)
+    check_launch(config.trainer)
+    if config.tracking.uri is not None:
+        config.tracking.uri = public(config.tracking.uri)
+    folder = Path(config.folder)
+    check_writable("folder", folder)
     store = find_store(config.tracking.uri, project_root())
+    _meeting = meet()  # held until the processes have their group
     if rank() != 0:
         return train(config, None, targets)
     goes_on = config.resume is not None and (folder / RUN_FILE).is_file()

@@ -6,20 +6,24 @@ torchrun on ``python -m attnscale.experiment``, which knows no Hydra. Where torc
 the processes already, the run trains in place.
 """
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import torch
+from pytorch_lightning.plugins.environments import SLURMEnvironment
+from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
-from attnscale.config.schema import TrainConfig, TrainerConfig
+from attnscale.config.choice_schema import TrainerConfig
+from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.experiment.result import write_json
+from attnscale.system import end_group
 
 RANK_VARIABLES = (
     "RANK",
@@ -35,6 +39,27 @@ RANK_VARIABLES = (
     "NODE_RANK",
     "TORCHELASTIC_RUN_ID",
 )
+STEP_TASKS = "SLURM_STEP_NUM_TASKS"
+OUTSIDE_VARIABLES = {
+    "torchrun": (
+        "TORCHELASTIC_RUN_ID",
+        "WORLD_SIZE",
+        "RANK",
+        "LOCAL_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    ),
+    "srun": (
+        STEP_TASKS,
+        "SLURM_NTASKS",
+        "SLURM_NTASKS_PER_NODE",
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+    ),
+}
+"""What says that a process is one of several, how many, and which: for each that starts them."""
+MEETING_SECONDS = 120
 GRACE_SECONDS = 40.0  # torchrun itself gives its workers 30
 CONFIG_FILE, RESULT_FILE = "processes.json", "result.json"
 
@@ -47,11 +72,84 @@ def launched_from_outside() -> str | None:
     """Return "torchrun" or "srun" if that started this process as one of several, else None."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return "torchrun"
-    tasks = os.environ.get("SLURM_NTASKS", "1")
-    in_step = "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ
-    if in_step and tasks.isdigit() and int(tasks) > 1:
+    # Of the step: SLURM_NTASKS is the job's too, in a shell that waits for commands.
+    tasks = os.environ.get(STEP_TASKS, "1")
+    if "SLURM_STEP_ID" in os.environ and tasks.isdigit() and int(tasks) > 1:
         return "srun"
     return None
+
+
+def check_launch(trainer: TrainerConfig) -> None:
+    """Check what torchrun or srun says of this process, which may be left over in a shell.
+
+    Raises:
+        ValueError: If they started another number of processes than the trainer wants, or say too
+            little to meet the others; it names the variables and how to ignore them.
+    """
+    started = launched_from_outside()
+    if started is None:
+        return
+    first, size, *others = OUTSIDE_VARIABLES[started]
+    ignore = f"if it is left over, ignore it with: env -u {first} python -m …"
+    absent = [name for name in (first, size, *others) if name not in os.environ]
+    if absent:
+        raise ValueError(f"{first} is set, but not {', '.join(absent)}; {ignore}")
+    n, wanted = int(os.environ[size]), processes_wanted(trainer)
+    if n != wanted:
+        raise ValueError(
+            f"{first} and {size}={n} say that {started} started {n} processes, but trainer.devices="
+            f"{trainer.devices} and trainer.num_nodes={trainer.num_nodes} want {wanted}; {ignore}"
+        )
+
+
+def meet() -> TCPStore | None:
+    """Wait for the processes that torchrun or srun started with this one.
+
+    torch would wait half an hour, deaf to signals. The address is that of the process group, which
+    shares the first process's store: keep what is returned until the group is there.
+
+    Raises:
+        ValueError: If they do not come; it names the variables and how to ignore them.
+    """
+    started = launched_from_outside()
+    if started is None:
+        return None
+    first, size, *_ = OUTSIDE_VARIABLES[started]
+    n, own = int(os.environ[size]), rank()
+    if started == "srun":
+        slurm = SLURMEnvironment(auto_requeue=False)
+        address, port = slurm.main_address, slurm.main_port
+    else:
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    hosts = own == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    round_ = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    keys = [f"attnscale/{round_}/{number}" for number in range(n)]
+    end = time.monotonic() + MEETING_SECONDS
+    store = None
+    while time.monotonic() < end:
+        try:
+            if store is None:
+                # A short attempt at a time: in between signals are heard.
+                store = TCPStore(
+                    address,
+                    port,
+                    n,
+                    is_master=hosts,
+                    timeout=timedelta(seconds=1),
+                    wait_for_workers=False,
+                    multi_tenant=True,
+                )
+                store.set(keys[own], "here")
+            if store.check(keys):
+                return store
+        except DistError:
+            store = None
+        time.sleep(0.1)
+    raise ValueError(
+        f"{first} and {size}={n} say that {started} started {n} processes, but they did not meet "
+        f"at {address}:{port} within {MEETING_SECONDS} s; if it is left over, ignore it with: "
+        f"env -u {first} python -m …"
+    )
 
 
 def rank() -> int:
@@ -92,7 +190,8 @@ def processes_wanted(trainer: TrainerConfig) -> int:
 
 
 def _environment(n: int) -> dict[str, str]:
-    variables = {k: v for k, v in os.environ.items() if k not in RANK_VARIABLES}
+    left_over = (*RANK_VARIABLES, "PET_")  # PET_*: options of torchrun
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(left_over)}
     threads = max(1, (os.cpu_count() or 1) // n)
     variables.setdefault("OMP_NUM_THREADS", str(threads))
     package = str(Path(__file__).resolve().parents[2])
@@ -116,9 +215,11 @@ def _reason(folder: Path, log: Path) -> str:
     """
     files = sorted(folder.glob("error-rank*.json"), key=lambda p: p.stat().st_mtime_ns)
     if not files:
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+        lines = [
+            line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+        ]
         return next((line for line in reversed(lines) if line), "ended without a word")
-    failure = json.loads(files[0].read_text())
+    failure = json.loads(files[0].read_text(encoding="utf-8"))
     if failure["type"] == "ValueError":
         raise ValueError(failure["message"])
     return f"rank {failure['rank']}: {failure['type']}: {failure['message']}"
@@ -153,25 +254,15 @@ def run_in_processes(
     ]
     # A session of its own, so that a Ctrl-C at the terminal reaches it once, from here.
     log = folder / "processes.log"
-    with log.open("w") as output:
+    with log.open("wb") as output:
         child = subprocess.Popen(
             command, env=_environment(n), start_new_session=True, stderr=output
         )
         try:
             code = child.wait()
         except BaseException:
-            _end(child)
+            end_group(child, GRACE_SECONDS)
             raise
     if code != 0 or not (folder / RESULT_FILE).exists():
         reason = _reason(folder, log)
         raise ProcessFailedError(f"{n} processes: {reason} (all output: {log})")
-
-
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End torchrun and its workers: first politely, then for good."""
-    child.send_signal(signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(GRACE_SECONDS)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from attnscale.config.schema import TrainConfig
+from attnscale.files import write_text
+from attnscale.tracking.names import rounded
 
 RUN_FILE = "run.json"
 """In a run's folder: its id, name and store."""
@@ -29,7 +31,8 @@ class Result:
         steps: Optimizer steps done in all, those before a resumed checkpoint included.
         steps_per_second: Optimizer steps per second of this run's training, validation included.
         seconds: Duration of training.
-        peak_memory_mib: Largest memory of the process (on a GPU: allocated on it), in MiB.
+        peak_memory_mib: Largest memory of the process (on a GPU: allocated on it), in MiB;
+            None where the system does not tell.
         best_checkpoint: Path, or None if no finite validation loss was seen.
         last_checkpoint: Path, or None.
         folder: Where the run wrote.
@@ -43,7 +46,7 @@ class Result:
     steps: int = 0
     steps_per_second: float = 0.0
     seconds: float = 0.0
-    peak_memory_mib: float = 0.0
+    peak_memory_mib: float | None = None
     best_checkpoint: str | None = None
     last_checkpoint: str | None = None
     folder: str = ""
@@ -57,18 +60,15 @@ class Result:
     @classmethod
     def load(cls, path: Path) -> "Result":
         """Read what :meth:`save` wrote."""
-        return cls(**json.loads(path.read_text()))
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
 
 
 def write_json(path: Path, content: object) -> None:
     """Write JSON, whole or not at all; the folder is made if it is not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(content, indent=1))
-    part.replace(path)
+    write_text(path, json.dumps(content, indent=1))
 
 
 def default_name(config: TrainConfig) -> str:
     """Return a readable name for a run of which nothing was swept."""
     model = config.model._target_.rpartition(".")[0].rpartition(".")[2]
-    return f"{model} scale={config.attention.scale} d_k={config.model.d_k}"
+    return f"{model} scale={rounded(str(config.attention.scale))} d_k={config.model.d_k}"

@@ -9,17 +9,20 @@ import gc
 import logging
 import os
 import platform
-import resource
 import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
 import torch
 
+from attnscale import system
+from attnscale.checks import check_choice
+
 QUIET_LOGGERS = ("pytorch_lightning", "lightning", "lightning_fabric", "lightning.pytorch")
+TOLD_LOGGERS = ("pytorch_lightning.callbacks", "pytorch_lightning.profilers")
+"""What a person asked for by name, and what has no other way to tell: a profiler's table."""
 QUIET_WARNINGS = (
     ".*does not have many workers.*",
     ".*is smaller than the logging interval.*",
@@ -30,6 +33,7 @@ QUIET_WARNINGS = (
     ".*`optimizer.step\\(\\)` before `lr_scheduler.step\\(\\)`.*",
     ".*that has no `state_dict`.*",
     ".*callbacks used to create the checkpoint need to be provided.*",
+    ".*Using ModelCheckpoint with manual optimization.*",
     ".*resuming from a checkpoint that ended before the epoch ended.*",
 )
 """Warnings of Lightning that do not apply here."""
@@ -84,7 +88,9 @@ def surroundings(threads: int | None) -> Iterator[None]:
     if threads is not None and threads < 1:
         raise ValueError(f"threads={threads}: must be at least 1, or null")
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    levels = {name: logging.getLogger(name).level for name in QUIET_LOGGERS}
+    quiet = dict.fromkeys(QUIET_LOGGERS, logging.WARNING)
+    own = quiet | dict.fromkeys(TOLD_LOGGERS, logging.INFO)
+    levels = {name: logging.getLogger(name).level for name in own}
     n_threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
     flags = cudnn.benchmark, cudnn.deterministic
     deterministic = torch.are_deterministic_algorithms_enabled()
@@ -92,8 +98,8 @@ def surroundings(threads: int | None) -> Iterator[None]:
         with warnings.catch_warnings(), same_environment():
             for text in QUIET_WARNINGS:
                 warnings.filterwarnings("ignore", message=text)
-            for name in QUIET_LOGGERS:
-                logging.getLogger(name).setLevel(logging.WARNING)
+            for name, level in own.items():
+                logging.getLogger(name).setLevel(level)
             if threads is not None:
                 torch.set_num_threads(threads)
             yield
@@ -122,7 +128,7 @@ def _tuned() -> bool:
 
 
 @contextmanager
-def allocator(choice: str) -> Iterator[None]:
+def allocator(choice: str | None) -> Iterator[None]:
     """Set how this process treats freed memory inside the block; afterwards it is given back.
 
     glibc gives large blocks back to the system as soon as they are free, and the next step asks for
@@ -135,8 +141,7 @@ def allocator(choice: str) -> Iterator[None]:
     Raises:
         ValueError: For another choice.
     """
-    if choice not in ALLOCATORS:
-        raise ValueError(f"allocator={choice}: allowed are {', '.join(ALLOCATORS)}")
+    check_choice("allocator", choice, ALLOCATORS)
     if choice == "system" or platform.libc_ver()[0] != "glibc" or _tuned():
         yield
         return
@@ -155,17 +160,9 @@ def forget_peak() -> None:
     """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    with suppress(OSError):
-        # proc(5): 5 resets VmHWM. Without it a peak is that of the process.
-        Path("/proc/self/clear_refs").write_text("5")
+    system.forget_peak()
 
 
-def peak_mib(*, gpu: bool) -> float:
+def peak_mib(*, gpu: bool) -> float | None:
     """Return the largest memory of the process, or on a GPU what was allocated there, in MiB."""
-    if gpu:
-        return torch.cuda.max_memory_allocated() / 2**20
-    status = Path("/proc/self/status")
-    for line in status.read_text().splitlines() if status.exists() else []:
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return torch.cuda.max_memory_allocated() / 2**20 if gpu else system.peak_mib()

@@ -10,10 +10,13 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attnscale.callbacks.checkpoint import BestCheckpoint
-from attnscale.config.schema import TrainConfig, TrainerConfig
+from attnscale.config.choice_schema import TrainerConfig
+from attnscale.config.schema import TrainConfig
+from attnscale.config.section import plain
 from attnscale.config.targets import Targets
 from attnscale.experiment.assemble import Parts, assemble
 from attnscale.experiment.checkpoints import Checkpoint
+from attnscale.experiment.refusals import refusals_named
 from attnscale.experiment.result import WORST, Result
 from attnscale.experiment.surroundings import allocator, frozen_objects, peak_mib, surroundings
 from attnscale.signals import STOP
@@ -54,6 +57,16 @@ class _Finish(pl.Callback):
         """Set them again."""
         trainer.fit_loop.max_epochs, trainer.fit_loop.epoch_loop.max_steps = self.limits
         trainer.should_stop = True
+
+
+def _check_test(parts: Parts) -> None:
+    """Read the test set before training, which would be in vain without it."""
+    if parts.trainer.limit_test_batches == 0:
+        return
+    try:
+        parts.data.setup("test")
+    except ValueError as error:
+        raise ValueError(f"{error}; trainer.limit_test_batches=0 trains without a test") from error
 
 
 def _fit(parts: Parts, checkpoint: str | None) -> None:
@@ -107,6 +120,11 @@ def _size_of_data(parts: Parts) -> dict[str, float]:
 
 def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Result:
     parts = assemble(config, record, targets)
+    with refusals_named(plain(config.trainer)):
+        return _trained(config, record, parts)
+
+
+def _trained(config: TrainConfig, record: Record | None, parts: Parts) -> Result:
     module, trainer = parts.module, parts.trainer
     module.goes_on = config.resume is not None
     fitting = trainer.limit_train_batches != 0
@@ -114,8 +132,9 @@ def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Resu
         if config.resume is None:
             _check_steps_left(parts.checkpoint, config.trainer)
         elif parts.checkpoint.stopped or _is_trained(parts.checkpoint, config.trainer):
-            trainer.callbacks.append(_Finish(trainer))
+            trainer.callbacks.append(_Finish(trainer))  # type: ignore[attr-defined]
     if fitting:
+        _check_test(parts)
         _fit(parts, config.checkpoint)
         if record is not None:
             record.flush()
@@ -144,7 +163,7 @@ def _train(config: TrainConfig, record: Record | None, targets: Targets) -> Resu
             **size,
             "time/steps_per_second": rate,
             "time/train_seconds": seconds,
-            "memory/peak_mib": memory,
+            **({} if memory is None else {"memory/peak_mib": memory}),
             **best_loss,
         }
         record.points(closing, steps)

@@ -1,19 +1,28 @@
 """Lightning's Trainer, with its callbacks and loggers, from ``trainer`` and ``callbacks``."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+import logging
+import os
+from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import pytorch_lightning as pl
+from pytorch_lightning.plugins import CheckpointIO
 from pytorch_lightning.plugins.environments import LightningEnvironment, SLURMEnvironment
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.utilities import rank_zero_only
 
+from attnscale.callbacks.checkpoint import WholeCheckpoints
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
-from attnscale.experiment.processes import launched_from_outside
+from attnscale.experiment.processes import RANK_VARIABLES, launched_from_outside
+from attnscale.experiment.refusals import REFUSALS, check_callback, named_keys, words
+from attnscale.model.cross_entropy import bf16_units
 from attnscale.tracking.logger import MLflowLogger
 from attnscale.tracking.record import Record
+
+log = logging.getLogger(__name__)
 
 OWN_TRAINER_KEYS = (
     "accumulate_grad_batches",
@@ -40,17 +49,42 @@ def _callbacks(config: TrainConfig, targets: Targets) -> list[pl.Callback]:
         skipped |= {"best", "last"}
     if trainer.limit_val_batches == 0:
         skipped.add("best")
-    own = [
-        targets.build(node, pl.Callback, f"callbacks.{name}")
+    nodes: dict[str, Any] = {
+        f"callbacks.{name}": node
         for name, node in config.callbacks.items()
         if node is not None and name not in skipped
-    ]
-    return own + _each(trainer.callbacks, "callbacks", pl.Callback, targets)
+    }
+    nodes |= _listed(trainer.callbacks, "callbacks")
+    callbacks = {key: _built(node, key, pl.Callback, targets) for key, node in nodes.items()}
+    for key, callback in callbacks.items():
+        check_callback(callback, nodes[key], key)
+    if any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks.values()):
+        # One of Lightning's bars instead of the project's.
+        callbacks.pop("callbacks.progress", None)
+    return list(callbacks.values())
 
 
-def _each(nodes: Sequence[object] | None, key: str, kind: type[T], targets: Targets) -> list[T]:
+def _listed(nodes: object, key: str) -> dict[str, object]:
+    """Return the nodes of a list in ``trainer``, which may be null, under the key of each."""
+    if nodes is not None and not isinstance(nodes, list):
+        raise ValueError(f"trainer.{key}={nodes}: must be a list of mappings with _target_")
+    return {f"trainer.{key}[{i}]": node for i, node in enumerate(nodes or [])}
+
+
+def _built(node: object, key: str, kind: type[T], targets: Targets) -> T:
+    """Build a node; whatever its class does not take is the configuration's mistake."""
+    try:
+        return targets.build(node, kind, key)
+    except ValueError as error:
+        text = words(error)
+        raise ValueError(text if text.startswith(key) else f"{key}: {text}") from error
+    except REFUSALS as error:
+        raise ValueError(f"{key}: {words(error)}") from error
+
+
+def _each(nodes: object, key: str, kind: type[T], targets: Targets) -> list[T]:
     """Build the nodes of a list in ``trainer``, which may be null."""
-    return [targets.build(node, kind, f"trainer.{key}[{i}]") for i, node in enumerate(nodes or [])]
+    return [_built(node, name, kind, targets) for name, node in _listed(nodes, key).items()]
 
 
 def _environment() -> Any:
@@ -59,9 +93,20 @@ def _environment() -> Any:
         return None
     if outside == "srun":
         return SLURMEnvironment(auto_requeue=False)
-    # Left-over variables of a cluster must not make Lightning wait for processes that nobody
-    # starts.
+    # Left-over variables must not make Lightning wait for processes that nobody starts, nor take
+    # this one for another than the first.
+    for name in RANK_VARIABLES:
+        os.environ.pop(name, None)
+    setattr(rank_zero_only, "rank", 0)  # noqa: B010
     return LightningEnvironment()
+
+
+@cache
+def warn_of_slow_bf16(precision: str) -> None:
+    """Say, once a process, if this CPU does bf16 by way of fp32."""
+    if not bf16_units():
+        text = "trainer.precision=%s: this CPU has no units for bf16; 32-true is faster on it"
+        log.warning(text, precision)
 
 
 def make_trainer(
@@ -83,7 +128,7 @@ def make_trainer(
         keys["limit_train_batches"] = 0
     for name, kind in (("strategy", pl.strategies.Strategy), ("profiler", pl.profilers.Profiler)):
         if isinstance(keys[name], Mapping):
-            keys[name] = targets.build(keys[name], kind, f"trainer.{name}")
+            keys[name] = _built(keys[name], f"trainer.{name}", kind, targets)
     loggers: list[Any] = []
     if trainer.logger is True and record is not None:
         loggers = [MLflowLogger(record)]
@@ -93,6 +138,8 @@ def make_trainer(
         raise ValueError(f"trainer.logger={trainer.logger}: allowed are true, false or a list")
     # Lightning's plug-ins have no common base; the Trainer refuses what is none.
     plugins: list[Any] = _each(trainer.plugins, "plugins", object, targets)
+    if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+        plugins.append(WholeCheckpoints())
     environment = _environment()
     if environment is not None:
         plugins.append(environment)
@@ -100,21 +147,21 @@ def make_trainer(
     if not any(isinstance(callback, pl.callbacks.Checkpoint) for callback in callbacks):
         # Lightning would add one of its own.
         keys["enable_checkpointing"] = False
+    bars = any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks)
+    keys["enable_progress_bar"] = trainer.enable_progress_bar and bars
+    keys["default_root_dir"] = trainer.default_root_dir or config.folder
     try:
         lightning = pl.Trainer(
             **keys,
             logger=loggers or False,
             callbacks=callbacks,
-            enable_progress_bar=False,
-            plugins=plugins or None,
+            plugins=plugins,
         )
-    except (MisconfigurationException, ValueError, TypeError) as error:
-        text = " ".join(str(error).split())
-        named = [key for key in keys if f"{key}=" in text or f"`{key}`" in text]
-        if not named and text.startswith("Precision"):
-            named = ["precision"]
-        where = ", ".join(f"trainer.{key}={keys[key]}" for key in named) or "trainer"
-        raise ValueError(f"{where}: {text}") from error
+    except REFUSALS as error:
+        raise ValueError(f"{named_keys(words(error), keys)}: {words(error)}") from error
+    on_cpu = isinstance(lightning.accelerator, pl.accelerators.CPUAccelerator)
+    if on_cpu and lightning.is_global_zero and str(lightning.precision).startswith("bf16"):
+        warn_of_slow_bf16(str(lightning.precision))
     # One owner of signals: the process that started the run. Lightning's own handler of SIGTERM
     # enters a collective inside the handler, which can wait for ever. There is no public way;
     # tests/experiment/test_surroundings.py notices when the method moves.

@@ -1,5 +1,6 @@
 """Translation with the model of a checkpoint."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -9,9 +10,11 @@ import torch
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.data.vocabulary import END, PADDING, Preprocessing, Vocabulary
 from attnscale.decoding.greedy import greedy
-from attnscale.experiment.assemble import make_model, scale_factory
 from attnscale.experiment.checkpoints import load_checkpoint
+from attnscale.experiment.consistency import scale_factory
 from attnscale.model.transformer import Transformer
+
+log = logging.getLogger(__name__)
 
 
 class Translator:
@@ -24,6 +27,9 @@ class Translator:
             ValueError: If the checkpoint holds no translation model.
         """
         checkpoint = load_checkpoint(path, targets)
+        # Seconds of importing, which a file that is none should not wait for.
+        from attnscale.experiment.assemble import make_model
+
         if not checkpoint.data:
             raise ValueError(f"checkpoint={path}: holds no translation model")
         data = checkpoint.config.data
@@ -46,9 +52,21 @@ class Translator:
         model.load_state_dict(weights)
         self.model, self.device = model.eval().to(device), device
 
-    def batch(self, texts: list[str]) -> list[str]:
-        """Translate some sentences; an empty one gives an empty one."""
-        tokens = [self.split(text)[: self.max_length] for text in texts]
+    def batch(self, texts: list[str], first: int = 1) -> list[str]:
+        """Translate some sentences; an empty one gives an empty one.
+
+        What is longer than the model reads or writes is cut, which is told with the line's number.
+
+        Args:
+            texts: The sentences.
+            first: The first one's line, counted from 1.
+        """
+        whole = [self.split(text) for text in texts]
+        for line, words in enumerate(whole, start=first):
+            if len(words) > self.max_length:
+                text = "line %d: %d tokens, of which the first %d are read (data.max_length)"
+                log.warning(text, line, len(words), self.max_length)
+        tokens = [words[: self.max_length] for words in whole]
         rows = [i for i, sentence in enumerate(tokens) if sentence]
         result = [""] * len(texts)
         if not rows:
@@ -60,11 +78,16 @@ class Translator:
         )
         translations = greedy(self.model, padded)
         for row, sentence in zip(rows, translations, strict=True):
+            if sentence[-1] != END:
+                text = "line %d: the translation has no end after %d tokens, and is cut there"
+                log.warning(text, first + row, len(sentence))
             result[row] = self.join(self.target.decode(sentence))
         return result
 
     def lines(self, texts: Iterable[str], size: int) -> Iterator[str]:
         """Translate line by line, in order, ``size`` at a time."""
         stream = iter(texts)
+        first = 1
         while some := list(islice(stream, size)):
-            yield from self.batch(some)
+            yield from self.batch(some, first)
+            first += len(some)

@@ -7,6 +7,7 @@ sentences of people are shown as they are, never taken for HTML.
 """
 
 import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscale.figures.chart import Spec
+from attnscale.files import write_bytes, write_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -160,10 +162,11 @@ def page_html(title: str, lead: Sequence[str], sections: Sequence[Section]) -> s
 
 def write_csv(table: Table, path: Path) -> None:
     """Write a table as CSV; numbers keep all their digits, text comes back as it was."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(table.columns)
-        writer.writerows(table.rows)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(table.columns)
+    writer.writerows(table.rows)
+    write_text(path, text.getvalue())
 
 
 def write_page(
@@ -195,11 +198,11 @@ def write_page(
             raise ValueError(f"names occur twice: {', '.join(duplicates)}")
     folder.mkdir(parents=True, exist_ok=True)
     for figure in figures:
-        (folder / f"{figure.name}.png").write_bytes(to_png(figure.spec))
+        write_bytes(folder / f"{figure.name}.png", to_png(figure.spec))
     for table in tables:
         write_csv(table, folder / f"{table.name}.csv")
     path = folder / "index.html"
-    path.write_text(page_html(title, lead, sections), encoding="utf-8")
+    write_text(path, page_html(title, lead, sections))
     return path
 
 

@@ -16,25 +16,27 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from attnscale.attention.scale.base import widen
+
 
 @cache
-def _bf16_units() -> bool:
+def bf16_units() -> bool:
     """Whether this CPU multiplies bf16 by itself; without, fp32 is several times faster."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def _matmul_dtype(device: str) -> torch.dtype:
     """Return the type that autocast should multiply in on a device."""
-    if device == "cpu" and not _bf16_units():
+    if device == "cpu" and not bf16_units():
         return torch.float32
     return torch.get_autocast_dtype(device)
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Multiply in the type of ``hidden``, whatever autocast says, and return fp32."""
+    """Multiply in the type of ``hidden``, whatever autocast says, and return fp32 or wider."""
     with torch.autocast(hidden.device.type, enabled=False):
         bias = None if bias is None else bias.to(hidden.dtype)
-        return functional.linear(hidden, weight.to(hidden.dtype), bias).float()
+        return widen(functional.linear(hidden, weight.to(hidden.dtype), bias))
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -46,7 +46,7 @@ class SigmaReparam(nn.Module):
             return weight * (self.gamma / sigma)
 
 
-def reparametrise(model: nn.Module, which: str) -> None:
+def reparametrise(model: nn.Module, which: str | None) -> None:
     """Put σReparam on a model's linear layers, in place, after their initialisation.
 
     Args:

@@ -168,9 +168,9 @@ def make_answer(grid: Grid) -> Answer:
     ]
     sentences = [
         _first(lowest) if objection is None else f"Nobody is named best: {objection}.",
-        *(comparison_sentence(c, best) for c in headlines),
+        *(comparison_sentence(c, best, grid.together) for c in headlines),
         *ends_sentences(tuned),
-        *others_sentences(at_bests, headline),
+        *others_sentences(at_bests, headline, grid.together),
         *speed_sentences(at_bests),
         *(equal_knobs_sentences(comparisons, contenders[0].knobs) if swept else ()),
         *unclaimed_sentences([*unclaimed, *([] if headlines else [(arm, rival)])]),

@@ -26,6 +26,13 @@ LEFT_OUT = {
     "r / Σ‖k_j‖": "published with simulations only; near uniform for many keys",
     "temperature over channels (XCiT)": "attends over channels, not over positions",
     "L2-normed keys of Reformer": "part of LSH attention, where q and k are one",
+    "gains of q and k per head (Command R+, StableLM 2), with a bias (Chameleon), or none": "those "
+    "here are shared by the heads or, with `over_heads`, of all components, and always learn",
+    "SSMax with a bias, s · ln n + b": "the sum of two modes, `ssmax` and `learned`",
+    "log n beyond the training length only (Qwen)": "1 for every sequence of that length or less",
+    "temperature from a query's contents (Selective Attention)": "has weights on the attention's "
+    "input, which a scale does not see",
+    "differential attention": "the difference of two softmaxes, each with its own q and k",
     "Llama 4's temperature": "1 for every position below 8,192",
     "YaRN's temperature": "1 without an extension of the context",
     "additive, sigmoid, entmax, sparsemax, softmax with a sink": "other score functions and "
@@ -84,6 +91,17 @@ Generated from the registry by `python -m src.theory docs=docs`; do not edit. r 
 Every mode but those with a score function or a normaliser may run on PyTorch's fused attention.
 What a mode learns gets no weight decay, and what it multiplies the logits by is recorded
 (`attention/<path>/learned_scale`).
+
+`scalar` stands for d_k under the root: 0, the default, is d_k; Gemma 2 27B is `softcap` with 144,
+Gemma 3 27B `qk_rmsnorm` with 168, both for d_k = 128. `over_heads=1` is one norm over all heads of
+a position, with n_heads · d_k gains: OLMo 2 is `qk_rmsnorm` with it.
+
+A query or key of zeros, as of a padded position, stays zero where it is normalised, and gets no
+gradient; by the formula that would be some power of 1/ε times as large as its neighbours'.
+
+`score_batchnorm` sees the scores of one forward pass: where a step accumulates batches, or
+processes share one, each part is normalised by itself. With every other mode the step is that of
+the whole batch.
 
 `nap`: the squares of a row's weights add up to n, so that heads grow as √n, and faster where values
 go with the scores; the LayerNorm takes that out. `attention.options.nap.output_norm=0` is the mode

@@ -10,6 +10,7 @@ from attnscale.analysis.comparison import verdict_in_words
 from attnscale.analysis.curves import MAX_POINTS
 from attnscale.analysis.settings import Grid, make_grid
 from attnscale.figures.page import Section, Table, write_page
+from attnscale.metric import bleu_remarks
 from attnscale.report import gallery, provenance, translations
 from attnscale.report.answer import Answer, make_answer
 from attnscale.report.comparisons import Comparison
@@ -107,6 +108,7 @@ def make_report(
     grid = make_grid(runs)
     answer = make_answer(grid)
     columns, rows = summary(grid, answer)
+    remarks = bleu_remarks(run.metrics for run in grid.runs)
     drawn = drawn_settings(grid)
     text = f"Curves are drawn of the best {MAX_CURVES} of {len(grid.settings)} settings."
     tables = [
@@ -161,7 +163,7 @@ def make_report(
             title="Table",
             text=() if drawn is grid else (text,),
             tables=tables,
-            notes=provenance.confounds(grid),
+            notes=[*provenance.confounds(grid), *remarks],
         ),
         curve_section(drawn, points),
         mechanism_section(drawn, points),
@@ -176,7 +178,8 @@ def make_report(
         lead=[*answer.sentences],
         sections=[section for section in sections if section is not None],
     )
-    return Report(page, answer, columns, rows, _result(grid, answer, columns, rows))
+    result = {**_result(grid, answer, columns, rows), "remarks": remarks}
+    return Report(page, answer, columns, rows, result)
 
 
 def _origin(grid: Grid) -> Section:

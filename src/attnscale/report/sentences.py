@@ -1,7 +1,7 @@
 """Comparisons in words."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attnscale.analysis.comparison import (
     LEVEL,
@@ -20,6 +20,9 @@ from attnscale.report.comparisons import Comparison, partner
 
 SPEED_SHARE = 0.9
 """Of what the reference improves by; the steps to there are told."""
+
+Together = Mapping[str, Sequence[str]]
+NOTHING: Together = {}
 
 MAX_NAMED = 6
 """Settings that one sentence names."""
@@ -64,18 +67,37 @@ def _basis(comparison: Comparison) -> str:
     return text
 
 
-def comparison_sentence(comparison: Comparison, best: Setting | None) -> str:
-    """Return a comparison in words; they name its setting if that is not the best one."""
+def confounded(comparison: Comparison, together: Together) -> str:
+    """Return, in brackets, what changes with a key that the two settings differ in; or nothing."""
+    # Runs of a setting have these parameters in common.
+    values, others = (s.runs[0].parameters for s in (comparison.setting, comparison.reference))
+    texts = [
+        f"{short(key)} together with {named(changed)}"
+        for key, names in together.items()
+        if values.get(key) != others.get(key)
+        and (changed := [name for name in names if values.get(name) != others.get(name)])
+    ]
+    return f" ({', '.join(texts)})" if texts else ""
+
+
+def comparison_sentence(
+    comparison: Comparison, best: Setting | None, together: Together = NOTHING
+) -> str:
+    """Return a comparison in words; they name its setting if that is not the best one.
+
+    Args:
+        comparison: What is compared.
+        best: The setting that is named best, or None.
+        together: Key -> other parameters that change whenever it does.
+    """
     d, margin = comparison.difference, comparison.margin
     subject = f"Against {comparison.reference.label}"
     if comparison.setting is not best:
         subject = f"{comparison.setting.label} against {comparison.reference.label}:"
+    subject += f" the difference{confounded(comparison, together)} is"
     if d.interval is None:
-        return (
-            f"{subject} the difference is {d.value:+.4g}, with one seed: "
-            "nothing can be said about chance."
-        )
-    text = f"{subject} the difference is {d.value:+.4g} ({_basis(comparison)})"
+        return f"{subject} {d.value:+.4g}, with one seed: nothing can be said about chance."
+    text = f"{subject} {d.value:+.4g} ({_basis(comparison)})"
     side = verdict(d)
     if side == "equivalent" and margin is not None:
         return (
@@ -104,11 +126,14 @@ def ends_sentences(tuned: Sequence[Arm]) -> list[str]:
     return sentences
 
 
-def others_sentences(comparisons: Sequence[Comparison], headline: Comparison | None) -> list[str]:
+def others_sentences(
+    comparisons: Sequence[Comparison], headline: Comparison | None, together: Together = NOTHING
+) -> list[str]:
     """Name the comparisons that the first sentences are not about, by their verdict."""
     others = [c for c in comparisons if c is not headline]
     clear = [
-        f"{c.setting.label} {verdict_in_words(c.difference)} ({c.difference.value:+.3g})"
+        f"{c.setting.label}{confounded(c, together)} {verdict_in_words(c.difference)} "
+        f"({c.difference.value:+.3g})"
         for c in others
         if c.difference.better is not None
     ]
@@ -118,7 +143,11 @@ def others_sentences(comparisons: Sequence[Comparison], headline: Comparison | N
         ("equivalent", "No difference that matters to their own sqrt"),
         ("within noise", "Within noise of their own sqrt"),
     ):
-        lists[words] = [c.setting.label for c in others if verdict(c.difference) == side]
+        lists[words] = [
+            f"{c.setting.label}{confounded(c, together)}"
+            for c in others
+            if verdict(c.difference) == side
+        ]
     return [f"{words}: {named(labels)}." for words, labels in lists.items() if labels]
 
 

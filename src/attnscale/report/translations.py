@@ -12,7 +12,7 @@ from attnscale.report.comparisons import Comparison
 from attnscale.tracking.history import History
 from attnscale.tracking.runs import Run
 
-FILE = "translations.jsonl"
+FILE, SIGNATURES = "translations.jsonl", "signatures.json"
 MAX_COMPARISONS = 8
 EXAMPLES = 6
 
@@ -24,6 +24,17 @@ def read(history: History, run: Run, folder: Path) -> list[dict[str, str]]:
         return []
     lines = file.read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines if line]
+
+
+def _options(history: History, run: Run, folder: Path) -> dict[str, Any]:
+    """Return how a run's BLEU was computed: sacreBLEU's tokeniser, and whether case is ignored."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    file = history.artifact(run.run_id, SIGNATURES, folder)
+    signature = json.loads(file.read_text(encoding="utf-8"))["bleu"] if file else "case:mixed"
+    facts = dict(part.split(":", 1) for part in signature.split("|"))
+    known = (name for name in BLEU.TOKENIZERS if facts.get("tok", "").startswith(name))
+    return {"lowercase": facts["case"] == "lc", "tokenize": next(known, BLEU.TOKENIZER_DEFAULT)}
 
 
 def _shared(comparison: Comparison) -> tuple[Run, Run] | None:
@@ -50,13 +61,16 @@ def section(comparisons: Sequence[Comparison], history: History, folder: Path) -
             line["source"] for line in reference_lines
         ]:
             continue
+        options, other = (_options(history, run, folder) for run in runs)
+        if options != other:
+            continue
         pairs.append((comparison, runs[0].seed))
         differences.append(
             paired_bootstrap_bleu(
                 [line["translation"] for line in lines],
                 [line["translation"] for line in reference_lines],
                 [line["reference"] for line in lines],
-                lowercase=runs[0].parameters.get("data.lowercase") == "true",
+                **options,
             )
         )
         differing = [

@@ -57,18 +57,18 @@ def end_lost(sweep: Path, store: Store, launch: Launch, *, interrupted: bool) ->
     why = "lost with the pool" if launch.launcher.endswith(POOL) else SILENT
     jobs = []
     for job in read_jobs(sweep):
+        known = job
         if job.status == RUNNING and not job.alive:
-            status = KILLED if interrupted else FAILED
-            job = replace(job, status=KILLED if interrupted else LOST, error=why)
-            job.save(job_file(sweep, job.index))
-            end_run(Path(job.folder), store, status, why)
+            known = replace(job, status=KILLED if interrupted else LOST, error=why)
+            known.save(job_file(sweep, job.index))
+            end_run(Path(job.folder), store, KILLED if interrupted else FAILED, why)
         elif job.status == WAITING:
-            job = replace(job, error="not started")
-        jobs.append(job)
+            known = replace(job, error="not started")
+        jobs.append(known)
     if jobs and launch.jobs is not None and not interrupted:
         # A pool takes along what it has not started.
-        known = {job.index for job in jobs}
-        missing = [index for index in range(launch.jobs) if index not in known]
+        there = {job.index for job in jobs}
+        missing = [index for index in range(launch.jobs) if index not in there]
         if len(jobs) < launch.jobs:
             jobs += [
                 Job(index=index, name=f"job {index}", status=LOST, error=why) for index in missing

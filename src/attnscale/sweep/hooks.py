@@ -2,14 +2,20 @@
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from attnscale.config.app_schema import TheoryConfig
 from attnscale.config.build import project_root, resolve, shown_path
+from attnscale.config.hydra_section import cannot_write
+from attnscale.config.limits import check_limits
+from attnscale.config.schema import SECTIONS, TrainConfig
 from attnscale.config.targets import Targets
 from attnscale.sweep.forecast import duration, n_jobs, runs_in_turn
 from attnscale.sweep.going_on import (
@@ -25,7 +31,8 @@ from attnscale.sweep.state import LAUNCHED, Launch, Sweep
 from attnscale.tracking.liveness import Process
 from attnscale.tracking.provenance import code_state
 from attnscale.tracking.record import Record
-from attnscale.tracking.store import find_store
+from attnscale.tracking.store import Store, find_store
+from attnscale.tracking.ui import save_view
 
 SLURM_LAUNCHER = "hydra_plugins.attnscale.SlurmSweepLauncher"
 """``_target_`` of ``hydra/launcher=slurm``; what it needs is loaded only where it is named."""
@@ -45,7 +52,48 @@ def _check_targets(config: DictConfig, targets: Targets) -> None:
     except OmegaConfBaseException:
         # What a job alone can resolve.
         return
+    check_limits(values, TrainConfig if "model" in values else TheoryConfig, SECTIONS)
     targets.check(values)
+
+
+def record_launch(
+    folder: Path, launch: Launch, store: Store, *, report: bool, lock: FileLock
+) -> None:
+    """Start the parent run of a sweep, or take it up again, and leave word of it to all."""
+    print(f"Recording to {store.uri} ({store.origin})")  # noqa: T201 -- before logging is set up
+    mark_orphans(store, launch.experiment)
+    overrides = {"overrides": " ".join(launch.overrides)}
+    if launch.parent:
+        record = Record.reopen(store, launch.parent)
+        record.tags(overrides)
+    else:
+        record = Record.start(
+            store,
+            experiment=launch.experiment,
+            name=f"sweep {launch.described} ({launch.name.rpartition('_')[2]})",
+            tags={
+                "sweep": launch.name,
+                "kind": "sweep",
+                **({} if launch.jobs is None else {"jobs": str(launch.jobs)}),
+                **overrides,
+                "folder": str(folder),
+                "mlflow.note.content": (
+                    f"Sweeps {launch.described}. Since {time.strftime('%F %T')}."
+                ),
+            },
+        )
+    launch = replace(launch, parent=record.run_id)
+    # From here on the program's end also ends the record.
+    LAUNCHED.get([]).append(Sweep(folder, record, launch, report, lock))
+    launch.save(folder)
+    view = save_view(
+        record,
+        launch.experiment,
+        sweep=launch.name,
+        described=launch.described,
+        swept=launch.swept,
+    )
+    print(f"See it:  {view}")  # noqa: T201
 
 
 class SweepHook(Callback):
@@ -64,7 +112,7 @@ class SweepHook(Callback):
         try:
             self._start(config)
         except Exception as error:
-            sys.exit(" ".join(str(error).split()) or type(error).__name__)
+            sys.exit(cannot_write(error) or " ".join(str(error).split()) or type(error).__name__)
 
     def _start(self, config: DictConfig) -> None:
         overrides = list(config.hydra.overrides.task)
@@ -84,6 +132,9 @@ class SweepHook(Callback):
             check(all_overrides, config.attention.scale)
         if swept_keys(overrides, ()).count("budget"):
             raise ValueError("budget: is one for all jobs; start a sweep for each")
+        swept = swept_keys(overrides, params)
+        if "tracking.uri" in swept:
+            raise ValueError("tracking.uri: is one for all jobs; start a sweep for each")
         launcher = str(config.hydra.launcher.get("_target_"))
         folder = Path(str(config.hydra.sweep.dir))
         count = n_jobs(config.hydra, all_overrides)
@@ -102,50 +153,26 @@ class SweepHook(Callback):
             # Before this process opens anything that a fork would share.
             local.warm_up()
         lock = take_lock(folder, f"resume={config.get('resume')}")
-        store = find_store(config.tracking.uri, project_root())
-        print(f"Recording to {store.uri} ({store.origin})")  # noqa: T201 -- before logging is set up
-        print(f"See it with: {store.ui_command()}")  # noqa: T201
-        mark_orphans(store, config.tracking.experiment)
-        swept = swept_keys(overrides, params)
-        described = describe(all_overrides, swept) or "one job"
         code = code_state(project_root())
-        if old is None:
-            name = sweep_name(folder)
-            record = Record.start(
-                store,
-                experiment=config.tracking.experiment,
-                name=f"sweep {described} ({name.rpartition('_')[2]})",
-                tags={
-                    "sweep": name,
-                    "kind": "sweep",
-                    **({} if count is None else {"jobs": str(count)}),
-                    "overrides": " ".join(overrides),
-                    "folder": str(folder),
-                    "mlflow.note.content": f"Sweeps {described}. Since {time.strftime('%F %T')}.",
-                },
-            )
-        else:
+        if old is not None:
             check_code(old.code, code, trust=bool(config.get("trust")), resume=str(config.resume))
-            name, swept = old.name, [*old.swept, *(key for key in swept if key not in old.swept)]
-            record = Record.reopen(store, old.parent)
-            record.tags({"overrides": " ".join(overrides)})
+            swept = [*old.swept, *(key for key in swept if key not in old.swept)]
+        store = find_store(config.tracking.uri, project_root())
         launch = Launch(
-            parent=record.run_id,
-            name=name,
+            parent="" if old is None else old.parent,
+            name=sweep_name(folder) if old is None else old.name,
             swept=swept,
             allow=list(targets.allow),
             store=store.uri,
             experiment=config.tracking.experiment,
-            described=described,
+            described=describe(all_overrides, swept) or "one job",
             overrides=overrides,
             process=str(Process.current()),
             jobs=count,
             code=code,
             launcher=launcher,
         )
-        # From here on the program's end also ends the record.
-        LAUNCHED.get([]).append(Sweep(folder, record, launch, bool(config.get("report")), lock))
-        launch.save(folder)
+        record_launch(folder, launch, store, report=bool(config.get("report")), lock=lock)
         print(f"Sweep in {shown_path(folder)}", flush=True)  # noqa: T201
         if old is None:
             tell_unfinished(folder, overrides)

@@ -1,4 +1,4 @@
-"""What a person sees of jobs that run side by side: a line for each, and one for each that ended."""
+"""What a person sees of jobs side by side: a line for each, and one for each that ended."""
 
 import sys
 from typing import Any

@@ -272,8 +272,8 @@ class _Schedule:
             job.save(file)
             launch = Launch.load(self.sweep)
             end_run(Path(job.folder), find_store(launch.store, self.sweep), FAILED, why)
-        peak = 0.0 if job.result is None else job.result.peak_memory_mib
-        self.capacity.give_back(one, peak)
+        peak = None if job.result is None else job.result.peak_memory_mib
+        self.capacity.give_back(one, peak or 0.0)
         self.returns[job.index] = self._returned(one, job)
         n_ended = len(self.returns)
         seconds = duration(time.monotonic() - one.started)

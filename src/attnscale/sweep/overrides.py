@@ -2,15 +2,17 @@
 
 import contextlib
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from hydra.core.override_parser.types import Override, QuotedString
+from hydra.errors import HydraException, OverrideParseException
 
 from attnscale.attention.scale import SCALES, scale_name
 from attnscale.config.build import shortened
+from attnscale.tracking.names import rounded
 
 MAX_NAME = 120
 
@@ -23,8 +25,25 @@ def parse(overrides: Iterable[str]) -> list[Override]:
     """
     try:
         return list(OverridesParser.create().parse_overrides(list(overrides)))
-    except HydraException as error:
-        raise ValueError(" ".join(str(error).split())) from error
+    except OverrideParseException as error:
+        raise ValueError(in_words(error)) from error
+
+
+def quoted(value: str) -> str:
+    """Return a text as a quoted value of Hydra's grammar: a backslash is one, but before ``"``."""
+    return '"' + re.sub(r'(\\*)("|$)', lambda m: 2 * m[1] + ('\\"' if m[2] else ""), value) + '"'
+
+
+def in_words(error: OverrideParseException) -> str:
+    """Return what a person should write for an override that is not in Hydra's grammar."""
+    key, _, value = error.override.partition("=")
+    # Of a sweep each value is quoted.
+    text = f"{key}={','.join(map(quoted, value.split(',')))}"
+    try:
+        OverridesParser.create().parse_override(text)
+    except HydraException:
+        return " ".join(str(error).split())
+    return f"{error.override}: is not in Hydra's grammar; write {shlex.quote(text)}"
 
 
 def _values(override: Override) -> list[Any]:
@@ -32,9 +51,10 @@ def _values(override: Override) -> list[Any]:
     if not override.is_sweep_override():
         return [override.value()]
     try:
-        return list(override.sweep_iterator())
+        values = list(override.sweep_iterator())
     except HydraException:
         return []
+    return [value.text if isinstance(value, QuotedString) else value for value in values]
 
 
 def allowed(arguments: Iterable[str]) -> tuple[str, ...]:
@@ -73,9 +93,8 @@ def check(overrides: Iterable[str], composed_scale: object) -> None:
     open_ended = any(o.is_sweep_override() and not _values(o) for o in named)
     used = set()
     for scale in scales:
-        # A value of the sweep's grammar may be a quoted string, which prints as its text.
-        value = scale if isinstance(scale, int | float) else str(scale)
-        if value not in SCALES:
+        value = scale if isinstance(scale, int | float | None) else str(scale)
+        if isinstance(value, str) and value not in SCALES:
             with contextlib.suppress(ValueError):
                 value = float(value)
         used.add(scale_name(value))
@@ -96,7 +115,7 @@ def describe(overrides: Iterable[str], swept: Sequence[str]) -> str:
             continue
         short = override.key_or_group.rpartition(".")[2]
         _, equals, text = (override.input_line or "").partition("=")
-        parts.append(f"{short}={text}" if equals else f"~{short}")
+        parts.append(f"{short}={rounded(text)}" if equals else f"~{short}")
     return shortened(" ".join(parts), MAX_NAME)
 
 

@@ -168,7 +168,7 @@ def plan(
             name=describe(overrides, launch.swept) or "job",
             status=WAITING,
             folder=folder,
-            overrides=filter_overrides(list(overrides)),
+            overrides=list(filter_overrides(list(overrides))),
             identity=mark,
             data=data,
         )

@@ -18,7 +18,7 @@ from attnscale.tracking.record import Record
 
 SWEEP_FILE, JOB_FILE, JOBS = "sweep.json", "job.json", "jobs"
 WAITING, RUNNING, LOST = "WAITING", "RUNNING", "LOST"
-"""Of a job, beside those of a run: one that has not started, that runs, that ended without a word."""
+"""Of a job: it has not started, it runs, it ended without a word. The others are those of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Launch:
     @classmethod
     def load(cls, folder: Path) -> "Launch":
         """Read what :meth:`save` wrote."""
-        return cls(**json.loads((folder / SWEEP_FILE).read_text()))
+        return cls(**json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8")))
 
     @property
     def alive(self) -> bool:
@@ -104,12 +104,21 @@ class Job:
     def save(self, path: Path) -> None:
         """Leave it in a file."""
         entries = {key: value for key, value in asdict(self).items() if value is not None}
-        write_json(path, entries)
+        try:
+            write_json(path, entries)
+        except OSError:
+            if not path.is_file():
+                raise
+            # The disk is full: over the file before, which has a block of 4 KiB already.
+            short = {k: v[:500] if isinstance(v, str) else v for k, v in entries.items()}
+            with path.open("r+") as before:
+                before.write(json.dumps(short))
+                before.truncate()
 
     @classmethod
     def load(cls, path: Path) -> "Job":
         """Read what :meth:`save` wrote."""
-        entries: dict[str, Any] = json.loads(path.read_text())
+        entries: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         result = entries.pop("result", None)
         return cls(**entries, result=None if result is None else Result(**result))
 

@@ -59,7 +59,7 @@ class Request:
         """Return it as bytes with their number before them; ``__main__`` goes by value."""
         import cloudpickle
 
-        content = cloudpickle.dumps(self)
+        content: bytes = cloudpickle.dumps(self)
         return len(content).to_bytes(8, "big") + content
 
 
@@ -104,7 +104,7 @@ def _run(request: Request, tell: Callable[..., None]) -> int:
 
     setup_globals()
     Singleton.set_state(request.state)
-    LISTENER.set(lambda **figures: tell(progress=figures))
+    LISTENER.set(lambda **figures: tell(progress=figures))  # noqa: PLW0108 -- one figure of many
     result = run_job(
         task_function=request.task,
         config=request.config,

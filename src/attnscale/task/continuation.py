@@ -24,7 +24,8 @@ FIT, EPOCH_LOOP = "fit_loop", "epoch_loop."
 def random_state(device: torch.device) -> dict[str, Any]:
     """Return the state of all random generators of this process, in plain values and tensors."""
     version, numbers, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state()
+    # The global generator is what libraries may draw from.
+    kind, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
     state: dict[str, Any] = {
         "python": [version, list(numbers), gauss],
         "numpy": [str(kind), np.asarray(keys).tolist(), position, has_gauss, cached],
@@ -40,7 +41,7 @@ def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     kind, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))  # noqa: NPY002
     torch.set_rng_state(_bytes(state["torch"]))
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(_bytes(state["cuda"]), device)

@@ -81,7 +81,10 @@ class TaskModule(pl.LightningModule):
         self.random_states: list[dict[str, Any]] = []
 
     def loss(self, batch: Any) -> Tensor:
-        """Return this process's loss of a batch: a scalar whose mean over processes is the loss."""
+        """Return this process's loss of a batch, a scalar.
+
+        Its mean over processes, and over the batches that a step accumulates, is the loss.
+        """
         raise NotImplementedError
 
     def evaluate(self, split: str, block: list[Any]) -> None:

@@ -19,15 +19,12 @@ class Reconstruction(TaskModule):
         self.metrics = {"val": ReconstructionError(), "test": ReconstructionError()}
 
     def loss(self, batch: SequenceBatch) -> Tensor:
-        """Return the batch's mean squared error, weighted by this process's share of it."""
+        """Return the batch's mean squared error, times its weight."""
         x = batch.x
         prediction = self.model(x)
-        if batch.loss_weight == 1.0:
-            return functional.mse_loss(prediction, x)
         # A process may have no sequence at all; the mean over none would be NaN.
-        return functional.mse_loss(prediction, x, reduction="sum") * (
-            batch.loss_weight / max(1, x.numel())
-        )
+        error = functional.mse_loss(prediction, x) if len(x) else prediction.sum()
+        return error if batch.loss_weight == 1.0 else error * batch.loss_weight
 
     def evaluate(self, split: str, block: list[SequenceBatch]) -> None:
         """Add the error of each batch's reconstruction."""

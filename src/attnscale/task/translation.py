@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -10,13 +11,20 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from attnscale.attention.scale.base import widen
+from attnscale.checks import check_share
+from attnscale.data.corpus import unspaced
 from attnscale.data.translation import TranslationBatch, TranslationData
-from attnscale.data.vocabulary import PADDING
+from attnscale.data.vocabulary import END, PADDING
 from attnscale.decoding.greedy import greedy
+from attnscale.files import write_text
 from attnscale.metric import LossByLength, TokenFigures, score
+from attnscale.metric import bleu_tokenizer as choose_tokenizer
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer
 from attnscale.task.module import TaskModule
+
+log = logging.getLogger(__name__)
 
 SAMPLES = 20
 
@@ -27,7 +35,12 @@ class Translation(TaskModule):
     model: Transformer
 
     def __init__(
-        self, *, label_smoothing: float, length_edges: Sequence[int] = (), **parts: Any
+        self,
+        *,
+        label_smoothing: float,
+        length_edges: Sequence[int] = (),
+        bleu_tokenizer: str | None = None,
+        **parts: Any,
     ) -> None:
         """Take the parts of a :class:`TaskModule`.
 
@@ -35,20 +48,22 @@ class Translation(TaskModule):
             label_smoothing: ε of the training loss, 0 to 1; never used in validation.
             length_edges: Longest target sentences of classes whose test losses are told apart, in
                 tokens, ascending; none for no classes.
+            bleu_tokenizer: sacreBLEU's tokeniser; None (as in earlier checkpoints) for that of the
+                target language, see :func:`attnscale.metric.bleu_tokenizer`.
             parts: See :class:`TaskModule`; the model is a :class:`Transformer`.
 
         Raises:
-            ValueError: If the label smoothing is outside [0, 1), or the edges do not ascend.
+            ValueError: If the label smoothing is outside [0, 1), the edges do not ascend, or there
+                is no such tokeniser.
         """
         super().__init__(**parts)
-        if not 0.0 <= label_smoothing < 1.0:
-            raise ValueError(
-                f"task.label_smoothing={label_smoothing}: must be at least 0 and below 1"
-            )
+        check_share("task.label_smoothing", label_smoothing)
         edges = list(length_edges)
         if any(a >= b for a, b in itertools.pairwise([0, *edges])):
             raise ValueError(f"task.length_edges={edges}: must be above 0 and ascend")
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.bleu_tokenizer = label_smoothing, bleu_tokenizer
+        if bleu_tokenizer is not None:
+            choose_tokenizer("", unspaced=False, wanted=bleu_tokenizer)
         self.by_length = LossByLength(edges) if edges else None
         self.metrics = {"val": TokenFigures(), "test": TokenFigures()}
         self.translations: dict[int, list[int]] = {}
@@ -62,7 +77,7 @@ class Translation(TaskModule):
         return hidden.flatten(0, 1).index_select(0, real), target.flatten().index_select(0, real)
 
     def loss(self, batch: TranslationBatch) -> Tensor:
-        """Return the mean cross-entropy per target token, weighted by this process's share."""
+        """Return the mean cross-entropy per target token, times the batch's weight."""
         hidden, target = self._hidden(batch)
         output = self.model.output
         total = linear_cross_entropy(
@@ -84,7 +99,7 @@ class Translation(TaskModule):
         output = self.model.output
         for batch in (batch for batch in block if batch.loss_weight):
             hidden, target = self._hidden(batch)
-            logits = output(hidden).float()
+            logits = widen(output(hidden))
             nll = torch.nn.functional.cross_entropy(logits, target, reduction="none").double()
             metric.update(nll.sum(), (logits.argmax(dim=-1) == target).sum(), len(target))
             if split == "test" and self.by_length is not None:
@@ -123,16 +138,27 @@ class Translation(TaskModule):
         # With trainer.limit_test_batches only a part was translated, and only that is scored.
         rows = sorted(self.translations)
         tokens = [vocabulary.decode(self.translations[i]) for i in rows]
-        references = [split.target_text[i] for i in rows]
+        correct = [cut(split.target_text[i]) for i in rows]
+        rejoined = [join(sentence) for sentence in correct]
+        # A corpus in tokens has no other text than what they make.
+        in_tokens = side.tokenizer == "split"
+        references = rejoined if in_tokens else [split.target_text[i] for i in rows]
         texts = [join(sentence) for sentence in tokens]
         scores = score(
             texts,
             references,
-            [" ".join(sentence) for sentence in tokens],
-            [" ".join(cut(text)) for text in references],
-            lowercase=side.lowercase,
+            [" ".join(side.words(sentence)) for sentence in tokens],
+            [" ".join(side.words(sentence)) for sentence in correct],
+            rejoined,
+            lowercase=side.caseless,
+            tokenize=choose_tokenizer(
+                data.target, unspaced=unspaced(references), wanted=self.bleu_tokenizer
+            ),
         )
         if self.trainer.is_global_zero:
+            cut_off = sum(self.translations[i][-1] != END for i in rows)
+            if cut_off:
+                log.info("test: %d of %d translations have no end and are cut", cut_off, len(rows))
             folder = Path(self.trainer.default_root_dir)
             records = [
                 {"source": split.source_text[i], "reference": reference, "translation": text}
@@ -151,5 +177,5 @@ class Translation(TaskModule):
                 "signatures.json": json.dumps(scores.signatures, indent=1),
             }
             for file, text in files.items():
-                (folder / file).write_text(text, encoding="utf-8")
+                write_text(folder / file, text)
         return scores.figures

@@ -8,13 +8,18 @@ already looks like this is escaped too, so two different names never become one.
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 MAX_NAME_LENGTH = 250
 MAX_VALUE_LENGTH = 6000
+NAMES = ("folder", "checkpoint", "tracking", "tags")
+"""Keys of the root that say what a run is called, and where it and its record are."""
+
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_\-. /]")
+_EXCESS = re.compile(rf"(?<![\w./])\d+\.\d{{{sys.float_info.dig},}}(?:e[-+]?\d+)?(?![\w./])")
 _LOOKS_ESCAPED = re.compile(r"_(?=_u)")
 
 
@@ -35,6 +40,14 @@ def safe_name(name: str) -> str:
     return f"{escaped[: MAX_NAME_LENGTH - 17]}_{digest}"
 
 
+def rounded(text: str) -> str:
+    """Return a text with the decimals that a double holds: 0.30000000000000004 becomes 0.3.
+
+    What is part of a word or of a path is left alone.
+    """
+    return _EXCESS.sub(lambda match: f"{float(match[0]):.{sys.float_info.dig}g}", text)
+
+
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield (dotted key, text) of every value of a nested configuration.
 
@@ -51,9 +64,16 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def parameters(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return a configuration as MLflow parameters; a long text goes on in ``key/2``, uncut."""
+    """Return a configuration as MLflow parameters; a long text goes on in ``key/2``, uncut.
+
+    The run's folder, under whatever key, and its names are left out: they differ between any two
+    runs and mean nothing, so a comparison must not offer them. The run's tags have them.
+    """
     texts: dict[str, str] = {}
-    for key, text in flatten(config):
+    named = {key: value for key, value in config.items() if key not in NAMES}
+    for key, text in flatten(named):
+        if text == config.get("folder"):
+            continue
         for part, start in enumerate(range(0, max(1, len(text)), MAX_VALUE_LENGTH), start=1):
             name = safe_name(key if part == 1 else f"{key}/{part}")
             while name in texts:

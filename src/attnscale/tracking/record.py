@@ -19,12 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from attnscale.tracking.liveness import Process
 from attnscale.tracking.names import parameters, safe_name
+from attnscale.tracking.runs import OBJECTIVE
 from attnscale.tracking.store import (
     TIMEOUT_SECONDS,
     Store,
+    check_reachable,
     experiment_id,
     open_client,
     sqlite_path,
+    store_errors,
 )
 
 if TYPE_CHECKING:
@@ -83,19 +86,17 @@ class Record:
         Raises:
             ValueError: If the store cannot be written.
         """
-        from mlflow.exceptions import MlflowException
-
         fixed = {"mlflow.parentRunId": parent} if parent else {}
-        try:
+        if parent is None:
+            # A job's store answered when its sweep began, and may be away for a minute now.
+            check_reachable(store)
+        with store_errors(store):
             client = open_client(store)
             run = client.create_run(
                 experiment_id(client, store, experiment),
                 run_name=name,
                 tags={**_tag_texts(tags or {}), **fixed, PROCESS_TAG: str(Process.current())},
             )
-        except MlflowException as error:
-            first = str(error).splitlines()[0]
-            raise ValueError(f"{store.origin}={store.uri}: the run store fails: {first}") from error
         return cls(client, store, run.info.run_id)
 
     @classmethod
@@ -199,7 +200,8 @@ class Record:
                 self._not_before = time.monotonic() + SECONDS_PER_WRITE
                 if patient and left == 1:
                     raise
-                log.warning("The run store does not take points now, keeping them: %s", error)
+                first = str(error).splitlines()[0]
+                log.warning("The run store does not take points now, keeping them: %s", first)
                 if patient:
                     time.sleep(10)
 
@@ -213,20 +215,34 @@ class Record:
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """End the run with the block: FINISHED, FAILED with its error, or KILLED on Ctrl-C."""
-        status = FAILED
+        """End the run with the block: FINISHED, FAILED with its error, or KILLED on Ctrl-C.
+
+        Where the store fails then, what went wrong in the block is told, not that.
+
+        Raises:
+            ValueError: If the store does not take the run's end.
+        """
+        try:
+            with store_errors(self.store):
+                yield
+        except BaseException as error:
+            killed = isinstance(error, KeyboardInterrupt)
+            why = f"stopped by {error}" if killed else f"{type(error).__name__}: {error}"
+            with self._attempt():
+                self.tags({"error": why})
+            with self._attempt():
+                self.end(KILLED if killed else FAILED)
+            raise
+        with store_errors(self.store):
+            self.end(FINISHED)
+
+    @contextmanager
+    def _attempt(self) -> Iterator[None]:
         try:
             yield
-            status = FINISHED
-        except KeyboardInterrupt as stop:
-            status = KILLED
-            self.tags({"error": f"stopped by {stop or 'Ctrl-C'}"})
-            raise
-        except BaseException as error:
-            self.tags({"error": f"{type(error).__name__}: {error}"})
-            raise
-        finally:
-            self.end(status)
+        except Exception as error:
+            first = str(error).splitlines()[0]
+            log.warning("The store does not take the end of run %s: %s", self.run_id, first)
 
     def delete(self) -> None:
         """Take the run out of the record."""
@@ -269,6 +285,8 @@ def _places(client: "MlflowClient", database: PurePath | None, run_id: str) -> s
 def _send(client: "MlflowClient", run_id: str, points: list[Point]) -> None:
     from mlflow.entities import Metric
 
+    # MLflow compares runs by the metric that was recorded first: a loss, not the learning rate.
+    points = sorted(points, key=lambda point: (point[0] != OBJECTIVE, "loss" not in point[0]))
     for first in range(0, len(points), MAX_POINTS_PER_CALL):
         metrics = [Metric(*point) for point in points[first : first + MAX_POINTS_PER_CALL]]
         client.log_batch(run_id, metrics=metrics)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from attnscale.tracking.names import rounded
+
 HUGE = 1e300
 OBJECTIVE = "val/best_loss"
 OUTCOMES = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "killed", "RUNNING": "running"}
@@ -35,11 +37,10 @@ def finite(value: float) -> bool:
 
 
 def plain_text(value: str) -> str:
-    """Return a parameter as a person wrote it; MLflow may hold texts in quotes."""
+    """Return a parameter as a person wrote it; MLflow may hold texts in quotes, and all digits."""
     with contextlib.suppress(ValueError):
         loaded = json.loads(value)
-        if isinstance(loaded, str):
-            return loaded
+        return loaded if isinstance(loaded, str) else rounded(value)
     return value
 
 

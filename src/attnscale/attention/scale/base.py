@@ -57,6 +57,16 @@ def positive(argument: str, value: float) -> float:
     return checked(argument, value, "a positive number", lambda number: number > 0)
 
 
+def root_factor(scalar: float, d_k: int) -> float:
+    """Return 1/√scalar, with 0 for d_k: published models divide by √ of another size too.
+
+    Raises:
+        ArgumentError: For a negative scalar.
+    """
+    checked("scalar", scalar, "a positive number, or 0 for d_k", lambda number: number >= 0)
+    return float((scalar or d_k) ** -0.5)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Moments:
     """What the spread of the logits of an untrained attention depends on.

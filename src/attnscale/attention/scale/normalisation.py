@@ -3,22 +3,24 @@
     q̂ = q / ‖q‖,   RMS(q) = γ ⊙ q / √(mean q² + ε),   LN(q) = γ ⊙ (q − mean q) / √(var q + ε)
 
 Random directions have a cosine of standard deviation 1/√d_k. A gain γ (length d_k) is shared by the
-heads. Norms are taken in fp32 where q is narrower.
+heads. Norms are taken in fp32 where q is narrower. A vector of zeros, of a padded position, has no
+direction: it stays zero, and so does its gradient, which would be 1/√ε times that of its neighbours
+and no number in half precision.
 
 Sources: Liu et al. 2022, Swin Transformer V2 (``cosine``; its position bias is not part of the
 mode); Henry et al. 2020, "Query-Key Normalization for Transformers" (``qknorm``); the
 x-transformers library (``cosine_fixed``); Dehghani et al. 2023, ViT-22B (``qk_layernorm``, without
-a bias); Gemma 3 technical report 2025 (``qk_rmsnorm``); Loshchilov et al. 2024, nGPT (``ngpt``,
-whose scale is stored at 1/√d_model so that it learns at the pace of the other weights).
+a bias); Gemma 3 technical report 2025 (``qk_rmsnorm``; with ``over_heads`` as in OLMo 2, "2 OLMo 2
+Furious", 2025, and ``scalar`` as in Gemma 3 27B, 168 for d_k = 128); Loshchilov et al. 2024, nGPT
+(``ngpt``, whose scale is stored at 1/√d_model so that it learns at the pace of the other weights).
 """
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from attnscale.attention.scale.base import (
     Moments,
@@ -27,19 +29,36 @@ from attnscale.attention.scale.base import (
     mean_of,
     per_head,
     positive,
+    root_factor,
     widen,
 )
 
 
+def _inverse_root(squares: Tensor, eps: float) -> Tensor:
+    """Return 1/√(squares + ε), and 0 where there is nothing to divide."""
+    # Added, not a bound: clamping took a third of the time.
+    return (squares + eps).masked_fill(squares == 0, torch.inf).rsqrt()
+
+
 def _unit(x: Tensor) -> Tensor:
     wide = widen(x)
-    # Added, not a bound: a vector of zeros stays zero, and clamping took a third of the time.
-    return wide * (wide.square().sum(dim=-1, keepdim=True) + 1e-24).rsqrt()
+    return wide * _inverse_root(wide.square().sum(dim=-1, keepdim=True), 1e-24)
 
 
 def _rms(x: Tensor, eps: float) -> Tensor:
     wide = widen(x)
-    return wide * (wide.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
+    return wide * _inverse_root(wide.square().mean(dim=-1, keepdim=True), eps)
+
+
+def _layer_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    wide = widen(x)
+    normed, mean, inverse = torch.native_layer_norm(
+        wide, wide.shape[-1:], gain.to(wide.dtype), None, eps
+    )
+    # Of a vector of zeros the mean is 0, and ε alone is under the root. To read this off costs a
+    # tenth of looking at the vectors.
+    alive = (mean != 0) | (inverse * eps**0.5 < 1 - 4 * torch.finfo(wide.dtype).eps)
+    return cast(Tensor, normed * alive)
 
 
 # --- one factor on the cosine ---
@@ -127,30 +146,51 @@ class QKRMSNorm(Scale):
     """Root mean square norm of q and k, with gains, in front of the usual scale."""
 
     formula = "RMS(q)·RMS(k) / √d_k, gains start at 1"
-    source = "Gemma 3 technical report 2025 (gains stored as 1 + w there)"
+    source = "Gemma 3 technical report 2025 (gains stored as 1 + w there); `over_heads=1` is OLMo 2"
 
-    def __init__(self, *, d_k: int, eps: float = 1e-6) -> None:
-        """Set ε under the square root."""
+    def __init__(
+        self, *, n_heads: int, d_k: int, eps: float = 1e-6, over_heads: float = 0, scalar: float = 0
+    ) -> None:
+        """Set ε under the square root, whether the heads have one norm (1, 0), and s of 1/√s.
+
+        With one norm for all heads of a position, its mean and its gains are over n_heads · d_k
+        components.
+        """
         super().__init__()
-        self.eps = positive("eps", eps)
+        self.eps, self.d_k, self.factor = positive("eps", eps), d_k, root_factor(scalar, d_k)
+        self.over_heads = checked("over_heads", over_heads, "0 or 1", lambda flag: flag in (0, 1))
+        size = n_heads * d_k if over_heads else d_k
         # The order in which an optimizer's state in a checkpoint numbers them.
-        self.k_gain = nn.Parameter(torch.ones(d_k))
-        self.q_gain = nn.Parameter(torch.ones(d_k))
+        self.k_gain = nn.Parameter(torch.ones(size))
+        self.q_gain = nn.Parameter(torch.ones(size))
 
     def learned_scale(self) -> Tensor:
-        """Return what multiplies the score of normalised q and k on average, (1,)."""
-        return (self.q_gain * self.k_gain).square().mean().sqrt()[None]
+        """Return what multiplies the score of normalised q and k on average, (1,) or per head."""
+        return (self.q_gain * self.k_gain).view(-1, self.d_k).square().mean(dim=-1).sqrt()
+
+    def normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Return q and k normalised over their last axis, q times its factor."""
+        # Both gains go to q: the product of q' and k' is the same, for one multiplication less.
+        gain = self.q_gain * self.k_gain * self.factor
+        normed = _rms(q, self.eps)
+        return normed * gain.to(normed.dtype), _rms(k, self.eps)
 
     def qk(self, q: Tensor, k: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Normalise q and k."""
-        # Both gains go to q: the product of q' and k' is the same, for one multiplication less.
-        gain = self.q_gain * self.k_gain * q.shape[-1] ** -0.5
-        normed = _rms(q, self.eps)
-        return (normed * gain.to(normed.dtype)).to(q.dtype), _rms(k, self.eps).to(k.dtype)
+        if self.over_heads:
+            # (batch, head, position, d_k) -> (batch, position, head * d_k), and back
+            joined = self.normed(*(x.transpose(1, 2).flatten(2) for x in (q, k)))
+            normed_q, normed_k = (
+                x.view(*x.shape[:2], -1, self.d_k).transpose(1, 2) for x in joined
+            )
+        else:
+            normed_q, normed_k = self.normed(q, k)
+        return normed_q.to(q.dtype), normed_k.to(k.dtype)
 
     def predicted_std(self, moments: Moments) -> float:
-        """Return the mean gain times √d_k times that of the cosine."""
-        return float(mean_of(self.learned_scale()) * moments.d_k**0.5 * moments.cosine_std)
+        """Return the mean gain times d_k/√s times that of the cosine."""
+        gain = mean_of(self.learned_scale())
+        return float(gain * moments.d_k * self.factor * moments.cosine_std)
 
 
 class QKLayerNorm(QKRMSNorm):
@@ -159,20 +199,16 @@ class QKLayerNorm(QKRMSNorm):
     formula = "LN(q)·LN(k) / √d_k, gains start at 1, no bias"
     source = "Dehghani et al. 2023, ViT-22B (per head, gains shared by the heads)"
 
-    def qk(self, q: Tensor, k: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Normalise q and k."""
-        size = q.shape[-1:]
-        wide_q, wide_k = widen(q), widen(k)
-        q_gain = (self.q_gain * size[0] ** -0.5).to(wide_q.dtype)
-        k_gain = self.k_gain.to(wide_k.dtype)
-        normed_q = functional.layer_norm(wide_q, size, q_gain, None, self.eps)
-        normed_k = functional.layer_norm(wide_k, size, k_gain, None, self.eps)
-        return normed_q.to(q.dtype), normed_k.to(k.dtype)
+    def normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Return q and k normalised over their last axis, q times its factor."""
+        q_gain = self.q_gain * self.factor
+        return _layer_norm(q, q_gain, self.eps), _layer_norm(k, self.k_gain, self.eps)
 
     def predicted_std(self, moments: Moments) -> float:
-        """Return that of ``qk_rmsnorm`` × √(d_k / (d_k − 1))."""
-        # The components of a LayerNormed vector add up to 0, so that d_k − 1 of them are free.
-        free = (moments.d_k / max(moments.d_k - 1, 1)) ** 0.5
+        """Return that of ``qk_rmsnorm`` × √(m / (m − 1)) for m normalised components."""
+        # The components of a LayerNormed vector add up to 0, so that m − 1 of them are free.
+        size = len(self.q_gain)
+        free = (size / max(size - 1, 1)) ** 0.5
         return float(super().predicted_std(moments) * free)
 
 

@@ -117,7 +117,7 @@ class ScaleFactory:
             ) from error
 
 
-def scale_name(scale: str | float) -> str:
+def scale_name(scale: str | float | None) -> str:
     """Return the name of what ``attention.scale`` is set to, if there is such a mode.
 
     Args:
@@ -127,12 +127,13 @@ def scale_name(scale: str | float) -> str:
         ValueError: For an unknown name (with the nearest known one), or a number that is not
             positive and finite.
     """
-    if isinstance(scale, str):
+    if scale is None or isinstance(scale, str):
         if scale in SCALES:
             return scale
-        near = difflib.get_close_matches(scale, SCALES, n=1, cutoff=0.0)[0]
+        near = difflib.get_close_matches(str(scale).lower(), SCALES, n=1, cutoff=0.0)[0]
+        shown = "null" if scale is None else scale
         raise ValueError(
-            f"attention.scale={scale}: no such scale mode. Did you mean {near!r}? "
+            f"attention.scale={shown}: no such scale mode. Did you mean {near!r}? "
             f"Allowed: {', '.join(SCALES)}, or a positive number"
         )
     huge = isinstance(scale, int) and scale > sys.float_info.max
@@ -145,7 +146,7 @@ def scale_name(scale: str | float) -> str:
 
 
 def choose_scale(
-    scale: str | float,
+    scale: str | float | None,
     options: Mapping[str, float] | None = None,
     statistics: Mapping[str, float] | None = None,
 ) -> ScaleFactory:
@@ -160,7 +161,7 @@ def choose_scale(
         ValueError: As :func:`scale_name`, and for an option that the mode does not have.
     """
     name, options = scale_name(scale), dict(options or {})
-    if not isinstance(scale, str):
+    if isinstance(scale, int | float):
         if options:
             raise ValueError(f"attention.scale={scale}: a number has no options")
         return ScaleFactory(name=name, kind=factor.Constant, options={"factor": float(scale)})

@@ -1,20 +1,22 @@
 """Modes that change the score matrix: squashed, or normalised over a row or a batch.
 
-    softcap          C · tanh(r / (√d_k · C)), before the mask: tanh of a masked −10⁹ is −C
+    softcap          C · tanh(r / (√s · C)), s = d_k, before the mask: tanh of a masked −10⁹ is −C
     score_layernorm  γ_head · (r − mean r) / (std r + ε)      over the kept keys of a row
     score_batchnorm  γ_head · (r − mean r) / √(var r + ε)     over all kept pairs of a batch
     nap              (r − mean r) / (std r + ε) · γ_head + β_head as the weights, without a softmax;
                      LayerNorm of the joined heads before W_o
 
 Means and standard deviations count what ``keep`` keeps and nothing else; those of a row divide by
-n. A bias before a softmax has no effect and is left out. A row with one key gets logit 0.
+n. A bias before a softmax has no effect and is left out. A row with one key gets logit 0, and so
+does a row of equal scores, as a query of zeros has; its gradient is 0 and not 1/ε.
 
 The squares of a row of ``nap``'s weights add up to n, so that heads grow as √n, and faster where
 values go with the scores: the LayerNorm takes that out. In the authors' code it stands in their
 block around softmax too, and so does a GELU after it, which is left out here: with it ``nap`` and
 ``sqrt`` would differ by a nonlinearity as well.
 
-Sources: Gemma 2 technical report 2024 (``softcap``); Richter & Wattenhofer 2020, "Normalized
+Sources: Gemma 2 technical report 2024 (``softcap``; s is d_k but for its 27B model, 144 for d_k =
+128); Richter & Wattenhofer 2020, "Normalized
 Attention Without Probability Cage", and its code (``nap``; ``score_layernorm`` is the same
 normalisation in front of a softmax); Wang et al. 2020, Axial-DeepLab (``score_batchnorm``, which in
 training lets a batch's examples, and later positions, see each other; running statistics in
@@ -24,11 +26,19 @@ evaluation).
 import torch
 from torch import Tensor, nn
 
-from attnscale.attention.scale.base import Moments, Scale, checked, mean_of, per_head, positive
+from attnscale.attention.scale.base import (
+    Moments,
+    Scale,
+    checked,
+    mean_of,
+    per_head,
+    positive,
+    root_factor,
+)
 
 
 def _row_normed(scores: Tensor, keep: Tensor | None, eps: float) -> Tensor:
-    """Centre and divide each row over its kept keys; hidden places are 0."""
+    """Centre and divide each row over its kept keys; hidden places and rows of equals are 0."""
     if keep is None:
         n: Tensor | float = float(scores.shape[-1])
         centred = scores - scores.mean(dim=-1, keepdim=True)
@@ -40,7 +50,7 @@ def _row_normed(scores: Tensor, keep: Tensor | None, eps: float) -> Tensor:
     variance = centred.square().sum(dim=-1, keepdim=True) / n
     # A row of equal scores has variance 0, where a square root has no gradient.
     flat = variance == 0
-    std = variance.masked_fill(flat, 1.0).sqrt().masked_fill(flat, 0.0)
+    std = variance.masked_fill(flat, 1.0).sqrt().masked_fill(flat, torch.inf)
     return centred / (std + eps)
 
 
@@ -67,21 +77,20 @@ class SoftCap(Scale):
     """The usual scale, squashed so that no logit passes a cap."""
 
     formula = "C · tanh(r / (√d_k · C))"
-    source = "Gemma 2 technical report 2024"
+    source = "Gemma 2 technical report 2024; `scalar` stands for d_k, 144 in its 27B model"
 
-    def __init__(self, *, d_k: int, cap: float = 50.0) -> None:
-        """Set C, the largest logit."""
+    def __init__(self, *, d_k: int, cap: float = 50.0, scalar: float = 0) -> None:
+        """Set C, the largest logit, and s of 1/√s, 0 for d_k."""
         super().__init__()
-        self.d_k, self.cap = d_k, positive("cap", cap)
+        self.factor, self.cap = root_factor(scalar, d_k), positive("cap", cap)
 
     def logits(self, scores: Tensor, keep: Tensor | None = None) -> Tensor:
         """Squash the scaled scores."""
-        factor = float(self.d_k**-0.5 / self.cap)
-        return self.cap * (scores * factor).tanh()
+        return self.cap * (scores * (self.factor / self.cap)).tanh()
 
     def predicted_std(self, moments: Moments) -> float:
         """Return √E[C² tanh²(βz/C)] for a normal z, by quadrature over its density."""
-        beta = moments.d_k**-0.5 * moments.score_std
+        beta = self.factor * moments.score_std
         z = torch.linspace(-8, 8, 4001, dtype=torch.float64)
         density = (-0.5 * z * z).exp()
         squared = (self.cap * (beta * z / self.cap).tanh()).square()
