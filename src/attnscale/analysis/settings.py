@@ -187,7 +187,7 @@ def find_runs(store: Store, asked: Asked) -> list[Run]:
     else:
         names = (part.strip() for part in asked.sweep.split(","))
         # A sweep's folder has the sweep's name.
-        sweeps = [Path(name).name for name in names]
+        sweeps = [Path(name).name if "/" in name else name for name in names]
         runs = [run for sweep in sweeps for run in history.sweep_runs(sweep)]
     return list({run.run_id: run for run in runs}.values())
 
