@@ -8,7 +8,8 @@ def check_choice(key: str, value: str | None, allowed: Iterable[str | None]) -> 
     """Raise a ValueError if a word is none of those that are allowed."""
     words = tuple(allowed)
     if value not in words:
-        raise ValueError(f"{key}={value}: allowed are {', '.join(map(str, words))}")
+        names = ("null" if word is None else word for word in words)
+        raise ValueError(f"{key}={value}: allowed are {', '.join(names)}")
 
 
 def check_min(key: str, value: float | None, minimum: int = 1, *, or_else: str = "") -> None:

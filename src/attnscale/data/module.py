@@ -65,14 +65,19 @@ class DataModule(pl.LightningDataModule):
     def _training_blocks(
         self, plan: Callable[[int], Sequence[Tensor]], fetch: Callable[[Tensor], Batch]
     ) -> BlockLoader[Batch]:
-        """Return training batches, counted as was set; ``plan`` and ``fetch`` as in BlockLoader."""
-        return BlockLoader(
-            plan=plan,
-            fetch=fetch,
-            epoch=self._epoch,
-            block=self.block,
-            limit=self.overfit or self.limit_train,
+        """Return training batches, counted as was set; ``plan`` and ``fetch`` as in BlockLoader.
+
+        Raises:
+            ValueError: If a fraction of them is none.
+        """
+        limit = self.overfit or self.limit_train
+        blocks = BlockLoader(
+            plan=plan, fetch=fetch, epoch=self._epoch, block=self.block, limit=limit
         )
+        if limit and not blocks.n_batches:
+            key = "overfit_batches" if self.overfit else "limit_train_batches"
+            raise ValueError(f"trainer.{key}={limit}: leaves no training batch of {len(plan(0))}")
+        return blocks
 
     def _evaluation_blocks(
         self, batches: Sequence[Tensor], fetch: Callable[[Tensor], Batch]
