@@ -43,13 +43,17 @@ def test_a_system_without_what_only_unix_has_nor_its_signs(shell: Any, tmp_path:
         "PYTHONIOENCODING": "ascii",
         "PATH": str(tmp_path),  # no git
         "TMPDIR": "/proc/nowhere",
+        "HOME": "/proc/nowhere",
     }
-    trained = shell("-m", "attention.scale=sqrt,none", *TINY, whole=True, fresh=True, extra=lacking)
+    trained = shell(
+        "-m", "attention.scale=sqrt,none", *TINY, whole=True, fresh=True, extra=lacking, timeout=600
+    )
     assert trained.returncode == 0, trained.stdout + trained.stderr
     assert "? sqrt" in trained.stdout  # the minus of "− sqrt"
     assert "Report: " in trained.stdout
+    assert "Matplotlib" not in trained.stderr
     assert [run.info.status for run in shell.jobs()] == ["FINISHED"] * 2
-    reported = shell(app="src.report", fresh=True, extra=lacking)
+    reported = shell(app="src.report", fresh=True, extra=lacking, timeout=600)
     assert reported.returncode == 0, reported.stderr
     (sentences,) = tmp_path.glob("multirun/*/0/checkpoints/best.ckpt")
     source = tmp_path / "source.txt"
@@ -59,6 +63,7 @@ def test_a_system_without_what_only_unix_has_nor_its_signs(shell: Any, tmp_path:
         app="src.translate",
         fresh=True,
         extra=lacking,
+        timeout=600,
     )
     assert translated.returncode == 0, translated.stderr
     assert len(translated.stdout.splitlines()) == 2

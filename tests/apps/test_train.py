@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+from attnscale.tracking.store import find_store
+from attnscale.tracking.ui import newest_views
+
 SHORT = (
     "trainer.max_epochs=1",
     "trainer.limit_train_batches=4",
@@ -138,6 +141,13 @@ def test_a_sweep_with_one_failing_job(shell: Any) -> None:
     (folder,) = (shell.path / "multirun").iterdir()
     assert "Traceback" in (folder / "1" / "train.log").read_text()
     assert "Traceback" not in done.stdout + done.stderr
+    addresses = re.findall(
+        r"^ +(http://127\.0\.0\.1:5000/#/experiments/\S+)$", done.stdout, re.MULTILINE
+    )
+    assert len(addresses) == 2, "one when it starts, one when it ends"
+    assert set(addresses) == set(newest_views(find_store(shell.uri, shell.path), 1).values())
+    colors = [r.data.tags["mlflow.runColor"] for r in jobs]
+    assert len(set(colors)) == 3
 
 
 @pytest.mark.parametrize(

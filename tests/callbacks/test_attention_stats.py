@@ -387,6 +387,16 @@ def test_two_processes_are_one(lab: Any) -> None:
     assert not far
 
 
+def test_batches_of_one_step_are_one(fit: Fit) -> None:
+    """Two steps of 15 sequences, each in batches of 6, 6 and 3."""
+    fixed = (*AUTOENCODER, *STATS_ONLY, "data.n_train=15")
+    whole = fit(*fixed, "data.batch_size=15")
+    parts = fit(*fixed, "data.batch_size=6", "trainer.accumulate_grad_batches=3")
+    for name, points in whole.of("attention/").items():
+        if name.rpartition("/")[2] in EXACT:
+            assert parts.points[name] == pytest.approx(points, rel=2e-5, abs=2e-6), name
+
+
 @pytest.mark.parametrize("scale", ["sqrt", "learned", "score_layernorm", "score_batchnorm", "nap"])
 def test_attentions_measured_together_are_as_each_alone(
     fit: Fit, monkeypatch: pytest.MonkeyPatch, scale: str

@@ -2,6 +2,7 @@
 
 import pytest
 
+from attnscale.experiment.assemble import Parts
 from attnscale.experiment.trainer import warn_of_slow_bf16
 from tests.callbacks.conftest import AUTOENCODER, TRANSFORMER, Fit
 
@@ -32,6 +33,16 @@ def test_losses_and_gradient_norms_are_those_of_fp32(
     for name in ("train/loss", "grad_norm/total", "grad_norm/q"):
         # The first step: with Adam in 16-true the second one may be anywhere.
         assert other.points[name][0] == pytest.approx(full.points[name][0], rel=rounding), name
+
+
+def test_norms_are_as_wide_as_the_weights_whatever_the_loss(fit: Fit) -> None:
+    def narrow(parts: Parts) -> None:
+        loss = parts.module.loss
+        setattr(parts.module, "loss", lambda batch: loss(batch).float())  # noqa: B010
+
+    double = (*AUTOENCODER, *SHORT, "trainer.precision=64-true")
+    wide, other = fit(*double), fit(*double, before=narrow)
+    assert other.points["grad_norm/total"] == pytest.approx(wide.points["grad_norm/total"])
 
 
 @pytest.mark.parametrize("precision", ["transformer-engine", "transformer-engine-float16"])

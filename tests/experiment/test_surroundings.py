@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
+import torch.distributed
 
 from attnscale.experiment.surroundings import QUIET_LOGGERS, surroundings
 
@@ -28,6 +29,7 @@ def process() -> dict[str, Any]:
         "levels": {name: logging.getLogger(name).level for name in QUIET_LOGGERS},
         "frozen": gc.get_freeze_count(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "group": torch.distributed.is_initialized(),
         "cudnn": (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),
     }
 
@@ -57,7 +59,7 @@ def test_a_run_leaves_the_process_as_it_was(lab: Any) -> None:
     # The first run of a process also imports libraries, which set their own levels.
     lab.run(*SHORT)
     before = process()
-    lab.run(*SHORT, "threads=2", "trainer.deterministic=true")
+    lab.run(*SHORT, "threads=2", "trainer.deterministic=true", "trainer.strategy=ddp")
     assert process() == before
     with pytest.raises(ValueError, match=r"optimizer\.lr=-1"):
         lab.run(*SHORT, "threads=2", "trainer.benchmark=true", "optimizer.lr=-1")

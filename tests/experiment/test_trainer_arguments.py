@@ -79,7 +79,7 @@ ARGUMENTS: dict[str, list[tuple[str, tuple[str, ...], Expected]]] = {
     "limit_train_batches": [
         ("2", (), steps(4)),
         ("0.1", (), steps(4)),
-        ("0.01", (), "trainer.limit_train_batches"),
+        ("0.01", (), "trainer.limit_train_batches=0.01"),
         ("1.5", (), "trainer.limit_train_batches=1.5"),
     ],
     "limit_val_batches": [
@@ -100,7 +100,7 @@ ARGUMENTS: dict[str, list[tuple[str, tuple[str, ...], Expected]]] = {
     ],
     "overfit_batches": [
         ("2", (), steps(4)),
-        ("0.01", (), "trainer.overfit_batches"),
+        ("0.01", (), "trainer.overfit_batches=0.01"),
         ("-1", (), "trainer.overfit_batches=-1"),
     ],
     "val_check_interval": [
@@ -190,8 +190,8 @@ ARGUMENTS: dict[str, list[tuple[str, tuple[str, ...], Expected]]] = {
         ("true", (), "trainer.sync_batchnorm=True: has no effect"),
     ],
     "reload_dataloaders_every_n_epochs": [
-        ("0", (), lambda run: run.n_loaders < 4),
-        ("1", (), lambda run: run.n_loaders >= 4),
+        ("0", (), lambda run: run.n_loaders == 2),
+        ("1", (), lambda run: run.n_loaders == 3),
     ],
     "default_root_dir": [
         ("null", (), lambda run: run.files() == ["best.ckpt", "last.ckpt"]),

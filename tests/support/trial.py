@@ -80,7 +80,9 @@ Run = Callable[..., Outcome]
 
 
 @pytest.fixture
-def trial(lab: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> Run:
+def trial(
+    lab: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any, caplog: pytest.LogCaptureFixture
+) -> Run:
     """Return a function that trains and looks on."""
     outcome = Outcome(lab=lab)
 
@@ -116,7 +118,7 @@ def trial(lab: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> Run:
     def trial(model: str, *overrides: str) -> Outcome:
         outcome.result = lab.run(*MODELS[model], *SMALL, *overrides)
         streams = capfd.readouterr()
-        outcome.screen = streams.out + streams.err
+        outcome.screen = streams.out + streams.err + caplog.text
         return outcome
 
     monkeypatch.setattr(train, "assemble", watched)

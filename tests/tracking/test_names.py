@@ -215,4 +215,8 @@ def test_a_runs_names_and_places_are_no_parameters() -> None:
         "trainer": {"default_root_dir": "/runs/1", "max_epochs": 2},
         "data": {"dir": "/data"},
     }
-    assert parameters(config) == {"trainer.max_epochs": "2", "data.dir": "/data"}
+    assert parameters(config) == {
+        "tags.note": "b",
+        "trainer.max_epochs": "2",
+        "data.dir": "/data",
+    }

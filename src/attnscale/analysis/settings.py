@@ -193,7 +193,7 @@ def find_runs(store: Store, asked: Asked) -> list[Run]:
         runs = history.matching(asked.filter)
     else:
         names = (part.strip() for part in asked.sweep.split(","))
-        sweeps = [_name_in(Path(name)) for name in names]
+        sweeps = [_name_in(Path(name)) if "/" in name else name for name in names]
         runs = [run for sweep in sweeps for run in history.sweep_runs(sweep)]
     return list({run.run_id: run for run in runs}.values())
 

@@ -4,13 +4,14 @@
     attention/<path>/head<i>/<statistic>     one head
     attention/<path>/logit_std_predicted     what theory says of logit_std_row, for the same batch
 
-Statistics are those of :mod:`attnscale.attention.stats`, over the rows of the batch that trains at
-that step: there is no second forward pass, and training is bit-identical with and without. The
-spectral norm of W_qᵀ W_k is taken at validation only.
+Statistics are those of :mod:`attnscale.attention.stats`, over the rows that train at that step:
+there is no second forward pass, and training is bit-identical with and without. Those of the
+batches that a step accumulates, and of the processes, are joined by their rows. The spectral norm
+of W_qᵀ W_k is taken at validation only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytorch_lightning as pl
 import torch
@@ -71,6 +72,23 @@ class Reading(NamedTuple):
     names: tuple[str, ...]
     table: Tensor
     rows: Tensor
+
+
+def joined(names: Sequence[str], tables: Tensor, rows: Tensor) -> Tensor:
+    """Join the tables of a step's parts: means by their rows, or the largest.
+
+    Args:
+        names: Of the statistics.
+        tables: (part, statistic, head).
+        rows: How many each part has, (part, head).
+    """
+    weights = rows / rows.sum(dim=0).clamp_min(1)
+    table = (tables * weights[:, None]).sum(dim=0)
+    largest = [i for i, name in enumerate(names) if name in MAX_OVER_HEADS]
+    # A part without any row has no largest value.
+    maxima = tables[:, largest].masked_fill(rows[:, None] == 0, -torch.inf).amax(dim=0)
+    table[largest] = maxima.masked_fill(maxima == -torch.inf, 0.0)
+    return table
 
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:
@@ -149,6 +167,7 @@ class AttentionStats(StepCallback):
         self.every, self.heads_every, self.names = every, heads_every, names
         self.steps_between = self.steps_between_heads = 1
         self.observations: list[Observation] = []
+        self.parts: list[Reading] = []
         self.readings: list[Reading] = []
         self.listeners: list[Listener] = []
 
@@ -161,13 +180,11 @@ class AttentionStats(StepCallback):
     # --- one step ---
 
     def receiver(self, batch: Any) -> Receiver | None:
-        """Look at the first batch of a sampled step."""
-        loop = self.module.loop
-        step = loop.steps_done
-        if step % self.steps_between or not loop.starts_a_step:
+        """Look at the batches of a sampled step."""
+        step = self.module.loop.steps_done
+        if step % self.steps_between:
             return None
-
-        self.observations = []
+        self.measure()
 
         def receive(path: str, attended: Attended) -> None:
             real = self.module.real_queries(attended.queries, batch)
@@ -175,12 +192,25 @@ class AttentionStats(StepCallback):
 
         return receive
 
-    def before_step(self) -> None:
-        """Measure what the taps received, before the weights change."""
+    def measure(self) -> None:
+        """Measure what the taps received of one batch, so that it need not be kept for the next."""
         observations, self.observations = self.observations, []
         readings = [reading for group in alike(observations) for reading in self.sample(group)]
         order = {one.path: place for place, one in enumerate(observations)}
-        self.readings += sorted(readings, key=lambda reading: order[reading.path])
+        self.parts += sorted(readings, key=lambda reading: order[reading.path])
+
+    def before_step(self) -> None:
+        """Measure the last batch, before the weights change, and join those of the step."""
+        self.measure()
+        parts, self.parts = self.parts, []
+        for path in dict.fromkeys(part.path for part in parts):
+            reading, *others = of_path = [part for part in parts if part.path == path]
+            if others:
+                tables = torch.stack([part.table for part in of_path])
+                rows = torch.stack([part.rows for part in of_path])
+                table = joined(reading.names, tables, rows)
+                reading = reading._replace(table=table, rows=rows.sum(dim=0))
+            self.readings.append(reading)
 
     def after_step(self) -> None:
         """Read back: at once where samples are rare, else in blocks."""
@@ -217,14 +247,6 @@ class AttentionStats(StepCallback):
 
     # --- reading back ---
 
-    def _together(self, table: Tensor, count: Tensor) -> Tensor:
-        """Join the tables of all processes, each weighted by its rows."""
-        tables, counts = (self.module.all_gather(x) for x in (table, count))
-        assert isinstance(tables, Tensor)
-        assert isinstance(counts, Tensor)
-        weights = counts / counts.sum(dim=0).clamp_min(1)
-        return (tables * weights[:, None]).sum(dim=0)
-
     def read_back(self, *, together: bool = True) -> None:
         """Turn the readings into points, and hand them to the listeners.
 
@@ -238,15 +260,8 @@ class AttentionStats(StepCallback):
         for step, path, names, own, count in readings:
             table = own
             if together and module.trainer.world_size > 1:
-                largest = [i for i, name in enumerate(names) if name in MAX_OVER_HEADS]
-                table = self._together(own, count)
-                if largest:
-                    # A process without any row has no largest value.
-                    some = torch.where(count > 0, own[largest], -torch.inf)
-                    gathered = module.all_gather(some)
-                    assert isinstance(gathered, Tensor)
-                    maxima = gathered.amax(dim=0)
-                    table[largest] = torch.where(maxima == -torch.inf, 0.0, maxima)
+                tables, counts = (cast(Tensor, module.all_gather(x)) for x in (own, count))
+                table = joined(names, tables, counts)
             values = dict(zip(names, table.tolist(), strict=True))
             for listener in self.listeners:
                 listener(step, path, values)

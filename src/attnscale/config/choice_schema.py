@@ -15,6 +15,7 @@ from attnscale.config.limits import (
     check_dev_run,
     check_duration,
     check_interval,
+    check_profiler,
     checked,
     one_of,
     without_effect,
@@ -199,7 +200,7 @@ class TrainerConfig:
     benchmark: bool | None = MISSING
     inference_mode: bool = MISSING
     use_distributed_sampler: bool = without_effect(False, "the data share themselves out")
-    profiler: Any = MISSING
+    profiler: Any = checked(check_profiler)
     detect_anomaly: bool = MISSING
     barebones: bool = MISSING
     plugins: Any = MISSING

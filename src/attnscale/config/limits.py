@@ -63,6 +63,15 @@ def check_deterministic(key: str, value: object) -> None:
         raise ValueError(f"{key}={value}: allowed are true, false, warn")
 
 
+def check_profiler(key: str, value: object) -> None:
+    """Check a profiler: a name of Lightning's, or a mapping with a target."""
+    names = ("simple", "advanced", "pytorch")
+    if not (value is None or isinstance(value, Mapping) or value in names):
+        raise ValueError(
+            f"{key}={value}: allowed are {', '.join(names)}, or a mapping with _target_"
+        )
+
+
 def check_interval(key: str, value: float | None) -> None:
     """Check after how many batches, or which fraction of an epoch, to validate."""
     if value == 0:

@@ -42,7 +42,7 @@ def limited(n_batches: int, limit: float | None) -> int:
         limit: A whole number of batches, a fraction from 0.0 to 1.0, or None for all.
 
     Raises:
-        ValueError: If the limit is negative, a fraction above 1, or one that leaves no batch.
+        ValueError: If the limit is negative, or a fraction above 1.
     """
     if limit is None:
         return n_batches
@@ -50,13 +50,7 @@ def limited(n_batches: int, limit: float | None) -> int:
         raise ValueError(
             f"trainer.limit_*_batches={limit}: allowed is an integer from 0 or a fraction 0.0–1.0"
         )
-    left = int(n_batches * limit) if isinstance(limit, float) else min(n_batches, limit)
-    if left == 0 and n_batches * limit > 0:
-        raise ValueError(
-            f"trainer.limit_train_batches, trainer.overfit_batches: {limit} of {n_batches} batches "
-            "is none"
-        )
-    return left
+    return int(n_batches * limit) if isinstance(limit, float) else min(n_batches, limit)
 
 
 def shuffled(n: int, seed: int, epoch: int) -> Tensor:

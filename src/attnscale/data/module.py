@@ -78,17 +78,26 @@ class DataModule(pl.LightningDataModule):
         fetch: Callable[[Tensor], Batch],
         weigh: Callable[[Tensor], int] = len,
     ) -> BlockLoader[Batch]:
-        """Return training batches, counted as was set; the arguments are those of BlockLoader."""
-        return BlockLoader(
+        """Return training batches, counted as was set; the arguments are those of BlockLoader.
+
+        Raises:
+            ValueError: If a fraction of them is none.
+        """
+        limit = self.overfit or self.limit_train
+        blocks = BlockLoader(
             plan=plan,
             fetch=fetch,
             epoch=self._epoch,
             block=self.block,
-            limit=self.overfit or self.limit_train,
+            limit=limit,
             done=self._take_batches_done,
             accumulate=self.accumulate,
             weigh=weigh,
         )
+        if limit and not blocks.n_batches:
+            key = "overfit_batches" if self.overfit else "limit_train_batches"
+            raise ValueError(f"trainer.{key}={limit}: leaves no training batch of {len(plan(0))}")
+        return blocks
 
     def _take_batches_done(self) -> int:
         done, self.batches_done = self.batches_done, 0

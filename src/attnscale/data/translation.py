@@ -236,10 +236,8 @@ class TranslationData(DataModule):
         """
         whole = indices.numpy()
         part = processes.part(indices).numpy()
-        loss_weight = 1.0
-        if processes.world > 1:
-            loss_weight = split.predicted(part) * processes.world / split.predicted(whole)
-            part = part if len(part) else whole[:1]
+        loss_weight = split.predicted(part) * processes.world / split.predicted(whole)
+        part = part if len(part) else whole[:1]
         return TranslationBatch(
             torch.from_numpy(split.source.padded(part, PADDING)),
             torch.from_numpy(split.target.padded(part, PADDING)),

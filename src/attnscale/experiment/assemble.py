@@ -19,7 +19,7 @@ from attnscale.data.module import DataModule, data_statistics
 from attnscale.experiment.checkpoints import Checkpoint, load_checkpoint
 from attnscale.experiment.consistency import check_settings, scale_factory, step_settings
 from attnscale.experiment.processes import processes_wanted
-from attnscale.experiment.refusals import counts_batches
+from attnscale.experiment.refusals import built, counts_batches
 from attnscale.experiment.trainer import make_trainer
 from attnscale.model.sigma_reparam import reparametrise
 from attnscale.task.module import TaskModule
@@ -97,7 +97,7 @@ def _optimizer_maker(
     if config.optimizer.fused is None:
         # With scaled gradients a fused optimizer unscales by itself, after the norms were measured.
         node["fused"] = config.trainer.precision not in ("16-mixed", "16", 16)
-    return lambda groups: targets.build(node, torch.optim.Optimizer, "optimizer", params=groups)
+    return lambda groups: built(targets, node, torch.optim.Optimizer, "optimizer", params=groups)
 
 
 def _make_task(

@@ -8,15 +8,18 @@ for is left out silently.
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 from pytorch_lightning import callbacks as lightnings
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
+from attnscale.config.targets import Targets
 from attnscale.task.callback import TaskCallback
 
-BASE = "is a base class and does nothing; name one that derives from it"
+T = TypeVar("T")
+
+BASE = "a base class, which does nothing; name one that derives from it"
 FINETUNING = "no model here has the backbone that it trains apart"
 REFUSED_CALLBACKS: dict[type[pl.Callback], str] = {
     pl.Callback: BASE,
@@ -54,7 +57,7 @@ def check_callback(callback: pl.Callback, node: Mapping[str, Any], key: str) -> 
     """
     kind = type(callback)
     if kind in REFUSED_CALLBACKS:
-        raise ValueError(f"{key}: {kind.__name__} {REFUSED_CALLBACKS[kind]}")
+        raise ValueError(f"{key}: {kind.__name__}: {REFUSED_CALLBACKS[kind]}")
     if isinstance(callback, lightnings.ModelCheckpoint) and node.get("train_time_interval"):
         raise ValueError(
             f"{key}.train_time_interval={node['train_time_interval']}: {kind.__name__} counts no "
@@ -79,6 +82,19 @@ def counts_batches(callback: pl.Callback) -> bool:
     return any(getattr(type(callback), hook) is not getattr(base, hook) for hook in BATCH_HOOKS)
 
 
+def built(targets: Targets, node: object, kind: type[T], key: str, /, **arguments: Any) -> T:
+    """Build a node; what its class does not take is the configuration's mistake.
+
+    Raises:
+        ValueError: Naming the key.
+    """
+    try:
+        return targets.build(node, kind, key, **arguments)
+    except REFUSALS as error:
+        text = words(error)
+        raise ValueError(text if text.startswith(key) else f"{key}: {text}") from error
+
+
 def words(error: BaseException) -> str:
     """Return an error's text in one line, or its type where it has none."""
     return " ".join(str(error).split()) or type(error).__name__
@@ -96,7 +112,8 @@ def _culprits(text: str, keys: Mapping[str, Any]) -> list[str]:
         lambda key: key == "precision" and text.startswith("Precision"),
         lambda key: isinstance(keys[key], str) and plain(keys[key]) in plain(text),
     )
-    return next((named for sign in signs if (named := [key for key in keys if sign(key)])), [])
+    named = next((some for sign in signs if (some := list(filter(sign, keys)))), [])
+    return sorted(named, key=text.find)
 
 
 def _refusing_callback(error: BaseException) -> str | None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+import torch.distributed
 
 from attnscale import system
 from attnscale.checks import check_choice
@@ -34,6 +35,7 @@ QUIET_WARNINGS = (
     ".*that has no `state_dict`.*",
     ".*callbacks used to create the checkpoint need to be provided.*",
     ".*Using ModelCheckpoint with manual optimization.*",
+    ".*It is recommended to use `self.log\\('val/loss', ..., sync_dist=True\\)`.*",
     ".*resuming from a checkpoint that ended before the epoch ended.*",
 )
 """Warnings of Lightning that do not apply here."""
@@ -75,6 +77,12 @@ def frozen_objects() -> Iterator[None]:
             gc.unfreeze()
 
 
+def _alone_in_a_group() -> bool:
+    """Whether this process is the only one of a group, which ``trainer.strategy=ddp`` makes."""
+    group = torch.distributed
+    return group.is_available() and group.is_initialized() and group.get_world_size() == 1
+
+
 @contextmanager
 def surroundings(threads: int | None) -> Iterator[None]:
     """Train inside the block, without what Lightning says that does not apply here.
@@ -94,6 +102,7 @@ def surroundings(threads: int | None) -> Iterator[None]:
     n_threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
     flags = cudnn.benchmark, cudnn.deterministic
     deterministic = torch.are_deterministic_algorithms_enabled()
+    had_group = _alone_in_a_group()
     try:
         with warnings.catch_warnings(), same_environment():
             for text in QUIET_WARNINGS:
@@ -104,6 +113,9 @@ def surroundings(threads: int | None) -> Iterator[None]:
                 torch.set_num_threads(threads)
             yield
     finally:
+        if _alone_in_a_group() and not had_group:
+            # With it Lightning evaluates the next run of this process in another mode.
+            torch.distributed.destroy_process_group()
         torch.use_deterministic_algorithms(deterministic)
         cudnn.benchmark, cudnn.deterministic = flags
         torch.set_num_threads(n_threads)

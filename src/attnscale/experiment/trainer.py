@@ -17,7 +17,7 @@ from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import NO_ALLOWANCE, Targets
 from attnscale.experiment.processes import RANK_VARIABLES, launched_from_outside
-from attnscale.experiment.refusals import REFUSALS, check_callback, named_keys, words
+from attnscale.experiment.refusals import REFUSALS, built, check_callback, named_keys, words
 from attnscale.model.cross_entropy import bf16_units
 from attnscale.tracking.logger import MLflowLogger
 from attnscale.tracking.record import Record
@@ -55,7 +55,7 @@ def _callbacks(config: TrainConfig, targets: Targets) -> list[pl.Callback]:
         if node is not None and name not in skipped
     }
     nodes |= _listed(trainer.callbacks, "callbacks")
-    callbacks = {key: _built(node, key, pl.Callback, targets) for key, node in nodes.items()}
+    callbacks = {key: built(targets, node, pl.Callback, key) for key, node in nodes.items()}
     for key, callback in callbacks.items():
         check_callback(callback, nodes[key], key)
     if any(isinstance(callback, pl.callbacks.ProgressBar) for callback in callbacks.values()):
@@ -71,20 +71,9 @@ def _listed(nodes: object, key: str) -> dict[str, object]:
     return {f"trainer.{key}[{i}]": node for i, node in enumerate(nodes or [])}
 
 
-def _built(node: object, key: str, kind: type[T], targets: Targets) -> T:
-    """Build a node; whatever its class does not take is the configuration's mistake."""
-    try:
-        return targets.build(node, kind, key)
-    except ValueError as error:
-        text = words(error)
-        raise ValueError(text if text.startswith(key) else f"{key}: {text}") from error
-    except REFUSALS as error:
-        raise ValueError(f"{key}: {words(error)}") from error
-
-
 def _each(nodes: object, key: str, kind: type[T], targets: Targets) -> list[T]:
     """Build the nodes of a list in ``trainer``, which may be null."""
-    return [_built(node, name, kind, targets) for name, node in _listed(nodes, key).items()]
+    return [built(targets, node, kind, name) for name, node in _listed(nodes, key).items()]
 
 
 def _environment() -> Any:
@@ -128,7 +117,7 @@ def make_trainer(
         keys["limit_train_batches"] = 0
     for name, kind in (("strategy", pl.strategies.Strategy), ("profiler", pl.profilers.Profiler)):
         if isinstance(keys[name], Mapping):
-            keys[name] = _built(keys[name], f"trainer.{name}", kind, targets)
+            keys[name] = built(targets, keys[name], kind, f"trainer.{name}")
     loggers: list[Any] = []
     if trainer.logger is True and record is not None:
         loggers = [MLflowLogger(record)]

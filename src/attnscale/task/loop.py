@@ -139,11 +139,6 @@ class StepLoop:
             observer.before_step()
 
     @property
-    def starts_a_step(self) -> bool:
-        """Whether the next batch is the first one of a step."""
-        return self.batches_done % self.settings.accumulate == 0
-
-    @property
     def stopped(self) -> bool:
         """Whether training ends because it has diverged."""
         return self.diverged is not None and self.stop_when_diverged

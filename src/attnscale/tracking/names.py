@@ -15,7 +15,7 @@ from typing import Any
 
 MAX_NAME_LENGTH = 250
 MAX_VALUE_LENGTH = 6000
-NAMES = ("folder", "checkpoint", "tracking", "tags")
+NAMES = ("folder", "checkpoint", "tracking")
 """Keys of the root that say what a run is called, and where it and its record are."""
 
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_\-. /]")
