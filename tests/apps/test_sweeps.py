@@ -157,7 +157,7 @@ def test_without_its_launcher_a_job_ends_and_the_sweep_goes_on(shell: Any) -> No
     child = start(shell, *words)
     wait_for("multirun/*/*/checkpoints/last.ckpt", shell, child, count=3)
     child.kill()
-    child.wait()
+    child.communicate()
     deadline = time.monotonic() + ENDED_IN
     while processes(shell) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -210,7 +210,8 @@ def test_a_single_run_goes_on_in_its_folder_as_the_same_run(shell: Any) -> None:
     child = start(shell, *words)
     wait_for("outputs/*/checkpoints/last.ckpt", shell, child, count=2)
     child.send_signal(signal.SIGUSR1)
-    assert child.wait(30) == 128 + signal.SIGUSR1
+    child.communicate(timeout=30)
+    assert child.returncode == 128 + signal.SIGUSR1
     folder = shell.folder()
     run_id = json.loads((folder / "run.json").read_text())["run_id"]
     client = MlflowClient(shell.uri)
