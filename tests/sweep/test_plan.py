@@ -120,7 +120,7 @@ def test_jobs_that_differ_only_in_how_they_are_run_stay_apart(sweep: Sweep) -> N
     ],
 )
 def test_two_jobs_in_one_folder_are_refused(
-    jobs: tuple[str, ...], settings: dict[str, str], key: str, sweep: Sweep
+    jobs: tuple[str, ...], settings: dict[str, Any], key: str, sweep: Sweep
 ) -> None:
     with pytest.raises(ValueError, match=f"^{key}: 2 jobs would write into one folder"):
         sweep.plan(*jobs, **settings)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_a_zombie_is_dead_and_so_is_who_is_gone(child: "subprocess.Popen[bytes]"
         ({"host": "another", "boot": "another"}, None),
     ],
 )
-def test_another_with_the_same_id_is_not_it(change: dict[str, str], alive: bool | None) -> None:
+def test_another_with_the_same_id_is_not_it(change: dict[str, Any], alive: bool | None) -> None:
     assert replace(Process.current(), **change).alive() is alive
 
 
