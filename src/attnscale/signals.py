@@ -36,6 +36,15 @@ def stopped_status(stop: KeyboardInterrupt) -> int:
     return 128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)
 
 
+def interrupt(number: int) -> None:
+    """Send a signal to this process's main thread, which it also wakes where it waits."""
+    main = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main is not None:
+        signal.pthread_kill(main, number)
+    else:
+        signal.raise_signal(number)
+
+
 class StopRequest:
     """The signal that came while nobody was to be interrupted.
 
@@ -77,7 +86,7 @@ class StopRequest:
         """Handle a signal."""
         if self._deferred and self.number is None:
             self.number = number
-            self._timer = threading.Timer(GRACE_SECONDS, signal.raise_signal, [number])
+            self._timer = threading.Timer(GRACE_SECONDS, interrupt, [number])
             self._timer.daemon = True
             self._timer.start()
             return

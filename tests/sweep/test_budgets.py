@@ -155,7 +155,7 @@ def test_jobs_are_counted_with_the_command_line(overrides: list[str], n: int) ->
     config = copy.deepcopy(composed("experiment=claim_length_law", "budget=laptop"))
     from_file = [f"{key}={value}" for key, value in config.hydra.sweeper.params.items()]
     assert n_jobs(config.hydra, [*from_file, *overrides]) == n
-    config.hydra.launcher._target_ = "somebodys.ParallelLauncher"
+    config.hydra.sweeper._target_ = "somebodys.Sweeper"
     assert n_jobs(config.hydra, from_file) is None
 
 

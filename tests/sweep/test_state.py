@@ -24,10 +24,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_why_a_job_failed_is_kept_on_a_full_disk(small_disk: Path) -> None:
-    Job(index=3, name="r", status="RUNNING").save(small_disk)
+    Job(index=3, name="r", status="RUNNING").save(small_disk / JOB_FILE)
     with pytest.raises(OSError, match="No space left"):
         (small_disk / "fill").write_bytes(bytes(1 << 17))
-    Job(index=3, name="r", status="FAILED", error="–" * 5000).save(small_disk)
+    Job(index=3, name="r", status="FAILED", error="–" * 5000).save(small_disk / JOB_FILE)
     job = Job.load(small_disk / JOB_FILE)
     assert (job.index, job.status, job.error) == (3, "FAILED", "–" * 500)
     assert sorted(file.name for file in small_disk.iterdir()) == ["fill", JOB_FILE]

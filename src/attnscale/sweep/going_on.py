@@ -80,9 +80,14 @@ def check_code(old: Mapping[str, str], new: Mapping[str, str], *, trust: bool, r
         raise ValueError(f"resume={resume}: {problem}; go on all the same with trust=true")
 
 
+def _of_jobs(overrides: Sequence[str]) -> list[str]:
+    """Return overrides without those that only say that a sweep goes on."""
+    return [word for word in overrides if not word.startswith(("resume=", "trust="))]
+
+
 def command(launch: Launch, folder: Path) -> str:
     """Return the shell command that goes on with a sweep."""
-    words = [word for word in launch.overrides if not word.startswith(("resume=", "trust="))]
+    words = _of_jobs(launch.overrides)
     name = folder.name if folder.parent.name == "multirun" else str(folder)
     return shlex.join(["python", "-m", "src.train", "-m", *words, f"resume={name}"])
 
@@ -91,8 +96,12 @@ def tell_unfinished(folder: Path, overrides: Sequence[str]) -> None:
     """Say if an earlier sweep of the same jobs was broken off."""
     files = sorted(folder.parent.glob(f"*/{SWEEP_FILE}"), key=lambda file: -file.stat().st_mtime)
     for file in files[:N_LOOKED_AT]:
-        launch = Launch.load(file.parent)
-        same = sorted(launch.overrides) == sorted(overrides) and file.parent != folder
+        try:
+            launch = Launch.load(file.parent)
+        except (OSError, TypeError, ValueError):
+            # Of another version, or cut short: nothing that this sweep should fail for.
+            continue
+        same = sorted(_of_jobs(launch.overrides)) == sorted(overrides) and file.parent != folder
         if same and launch.status != FINISHED and not launch.alive:
             print(f"An unfinished sweep of these jobs can go on: {command(launch, file.parent)}")  # noqa: T201
             return

@@ -67,7 +67,7 @@ def _digest(folder: Path, languages: frozenset[str]) -> str:
 
 def fingerprint(data: Mapping[str, Any]) -> str:
     """Return a digest of the files that a section ``data`` reads; empty if it reads none."""
-    folders = [data.get(key) for key in ("dir", "cache")]
+    # What is downloaded into ``data.cache`` has a checksum in the code, and may come with the run.
+    place = data.get("dir") or (data.get("cache") if data.get("address") is None else None)
     languages = frozenset(str(data[key]) for key in ("source", "target") if key in data)
-    paths = [Path(folder) for folder in folders if folder]
-    return " ".join(_digest(path.resolve(), languages) for path in paths if path.is_dir())
+    return _digest(Path(place).resolve(), languages) if place and Path(place).is_dir() else ""

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from hydra.core.config_loader import ConfigLoader
@@ -23,17 +23,17 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from attnscale.experiment.demand import Demand
 from attnscale.experiment.result import WORST
+from attnscale.sweep.capacity import Capacity, Running
 from attnscale.sweep.ends import cause, end_run
 from attnscale.sweep.forecast import duration
 from attnscale.sweep.lines import Lines, outcome_line
-from attnscale.sweep.machine import CUDA_VARIABLE, cores, free_mib, gpus, oom_kills
+from attnscale.sweep.machine import CUDA_VARIABLE, cores, gpus, oom_kills
 from attnscale.sweep.plan import Planned, plan
 from attnscale.sweep.state import LOST, RUNNING, WAITING, Job, Launch, job_file
 from attnscale.sweep.worker import OUTPUT_FILE, Request
 from attnscale.sweep.workers import CAN_FORK, ForkServer, FreshInterpreters, Worker
-from attnscale.tracking.record import FAILED
+from attnscale.tracking.record import FAILED, KILLED
 from attnscale.tracking.store import find_store
 
 TARGET = "hydra_plugins.attnscale.LocalLauncher"
@@ -50,81 +50,6 @@ def warm_up() -> None:
     """Start importing what jobs need, while Hydra prepares them."""
     if CAN_FORK:
         WARM.set(ForkServer())
-
-
-@dataclass
-class _Running:
-    """A job that runs.
-
-    Attributes:
-        planned: The job.
-        worker: Its process.
-        place: Its line on the screen.
-        devices: GPUs that it has.
-        kills: How many processes of this group the kernel had killed for memory when it started.
-        started: When, in seconds of ``time.monotonic``.
-        value: What it returned.
-        error: What it said of its failure.
-    """
-
-    planned: Planned
-    worker: Worker
-    place: int
-    devices: list[str]
-    kills: int
-    started: float = field(default_factory=time.monotonic)
-    value: float | None = None
-    error: str | None = None
-
-
-@dataclass
-class _Capacity:
-    """What is free for jobs.
-
-    Attributes:
-        n_jobs: How many may run at once, or None where the machine decides.
-        cores: Free cores.
-        devices: Free GPUs.
-        mib: Memory that a job is expected to take.
-    """
-
-    n_jobs: int | None
-    cores: int
-    devices: list[str]
-    mib: float
-    running: dict[int, _Running] = field(default_factory=dict)
-
-    def _n_devices(self, need: Demand) -> int:
-        return len(self.devices) if need.gpus is None else min(need.gpus, len(self.devices))
-
-    def fits(self, need: Demand) -> bool:
-        """Whether a job can start now; alone it always can."""
-        if not self.running:
-            return True
-        if self.n_jobs is not None:
-            return len(self.running) < self.n_jobs
-        if need.gpus == 0:
-            there = self.cores >= need.threads * need.processes
-        else:
-            there = self.devices != [] and self._n_devices(need) == (need.gpus or 1)
-        free = free_mib()
-        # What those that have just started will take is not taken yet.
-        young = sum(time.monotonic() - one.started < 30 for one in self.running.values())
-        return there and (free is None or free >= self.mib * (1 + young))
-
-    def take(self, need: Demand) -> list[str]:
-        """Take what a job needs, and return its GPUs."""
-        self.cores -= need.threads * need.processes
-        count = self._n_devices(need)
-        devices, self.devices = self.devices[:count], self.devices[count:]
-        return devices
-
-    def give_back(self, one: _Running, peak_mib: float) -> None:
-        """Take back what a job had, and learn from how much memory it took."""
-        need = one.planned.demand
-        self.cores += need.threads * need.processes
-        self.devices = [*self.devices, *one.devices]
-        self.mib = max(self.mib, peak_mib)
 
 
 class LocalLauncher(Launcher):
@@ -215,8 +140,10 @@ class _Schedule:
         left = (job for job in jobs if job.result is None)
         self.waiting = sorted(left, key=lambda planned: -planned.demand.work)
         self.returns = {p.job.index: p.result for p in jobs if p.result is not None}
-        self.capacity = _Capacity(launcher.n_jobs, cores(), gpus(), launcher.memory_mib)
-        self.lines = Lines(min(len(self.waiting), launcher.n_jobs or self.capacity.cores))
+        self.capacity = Capacity(launcher.n_jobs, cores(), gpus(), launcher.memory_mib)
+        most = max(self.capacity.cores, len(self.capacity.devices))
+        self.lines = Lines(min(len(self.waiting), launcher.n_jobs or most))
+        self.stopping = False
         self.places = list(range(len(self.waiting)))
         self.selector = selectors.DefaultSelector()
 
@@ -236,7 +163,7 @@ class _Schedule:
             planned = self.waiting.pop(0)
             devices = self.capacity.take(planned.demand)
             worker = self.launcher.start(planned, devices)
-            one = _Running(planned, worker, min(self.places), devices, oom_kills())
+            one = Running(planned, worker, min(self.places), devices, oom_kills())
             self.places.remove(one.place)
             self.capacity.running[worker.news] = one
             self.selector.register(worker.news, selectors.EVENT_READ, one)
@@ -245,7 +172,7 @@ class _Schedule:
     def _listen(self, seconds: float | None) -> None:
         """Wait for news of the running jobs, and take them."""
         for key, _ in self.selector.select(seconds):
-            one: _Running = key.data
+            one: Running = key.data
             news = one.worker.read()
             if news is None:
                 self._take_end(one)
@@ -256,7 +183,7 @@ class _Schedule:
                 if "progress" in entry:
                     self.lines.show(one.place, one.planned.job.name, entry["progress"])
 
-    def _take_end(self, one: _Running) -> None:
+    def _take_end(self, one: Running) -> None:
         """Note how a job ended, and give back what it had."""
         self.selector.unregister(one.worker.news)
         status = self.launcher.processes.wait(one.worker, STATUS_SECONDS)
@@ -268,10 +195,10 @@ class _Schedule:
         job = Job.load(file)
         if job.status in (WAITING, RUNNING):
             why = one.error or cause(status, out_of_memory=oom_kills() > one.kills)
-            job = replace(job, status=LOST, error=why)
+            why = "stopped with its sweep" if self.stopping else why
+            job = replace(job, status=KILLED if self.stopping else LOST, error=why)
             job.save(file)
-            launch = Launch.load(self.sweep)
-            end_run(Path(job.folder), find_store(launch.store, self.sweep), FAILED, why)
+            self._end_run(job)
         peak = None if job.result is None else job.result.peak_memory_mib
         self.capacity.give_back(one, peak or 0.0)
         self.returns[job.index] = self._returned(one, job)
@@ -279,7 +206,17 @@ class _Schedule:
         seconds = duration(time.monotonic() - one.started)
         self.lines.say(f"{n_ended} of {len(self.jobs)}: {outcome_line(job)}, {seconds}")
 
-    def _returned(self, one: _Running, job: Job) -> JobReturn:
+    def _end_run(self, job: Job) -> None:
+        """End the run of a job that could not; a store that is away must not end the others."""
+        try:
+            store = find_store(Launch.load(self.sweep).store, self.sweep)
+            status = KILLED if self.stopping else FAILED
+            end_run(Path(job.folder), store, status, job.error or "")
+        except Exception as error:
+            first = str(error).splitlines()[0]
+            self.lines.say(f"The store does not take the end of {job.name}: {first}")
+
+    def _returned(self, one: Running, job: Job) -> JobReturn:
         """Return what Hydra's sweepers read; a job that failed by itself has said so already."""
         value = one.value if one.value is not None else WORST
         return JobReturn(
@@ -292,6 +229,7 @@ class _Schedule:
 
     def _stop(self) -> None:
         """Ask the running jobs to end, wait for them, and end those that do not."""
+        self.stopping = True
         for one in list(self.capacity.running.values()):
             one.worker.signal(signal.SIGTERM)
         until = time.monotonic() + GRACE_SECONDS

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
+GROUP_FILE = Path("/proc/self/cgroup")
 MEMORY_FILE = Path("/proc/meminfo")
 CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -17,17 +18,20 @@ def _groups(kind: str) -> Iterator[Path]:
     Args:
         kind: The controller, which has a tree of its own where there is no common one.
     """
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
+    for line in _lines(GROUP_FILE):
         _, controllers, name = line.split(":", 2)
         if controllers and kind not in controllers.split(","):
             continue
         root = CGROUPS / controllers if controllers else CGROUPS
         folder = root / name.lstrip("/")
         yield from (f for f in (folder, *folder.parents) if f.is_relative_to(root) and f.is_dir())
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def _number(path: Path) -> int | None:
@@ -62,21 +66,16 @@ def cores() -> int:
 
 def free_mib() -> float | None:
     """Return the memory that new processes can have, in MiB, or None where that is not told."""
-    free = []
-    try:
-        lines = MEMORY_FILE.read_text().splitlines()
-    except OSError:
-        lines = []
-    free += [int(line.split()[1]) / 1024 for line in lines if line.startswith("MemAvailable:")]
+    lines = (line.split() for line in _lines(MEMORY_FILE))
+    free = [int(words[1]) / 1024 for words in lines if words[0] == "MemAvailable:"]
     for folder in _groups("memory"):
         limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
         used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes")
         if limit is None or used is None:
             continue
         # What is only cached is given back.
-        for line in (folder / "memory.stat").read_text().splitlines():
-            name, value = line.split()
-            used -= int(value) if name == "inactive_file" else 0
+        stats = dict(line.split() for line in _lines(folder / "memory.stat"))
+        used -= int(stats.get("total_inactive_file") or stats.get("inactive_file") or 0)
         free.append((limit - used) / 2**20)
     return min(free, default=None)
 
@@ -85,8 +84,7 @@ def oom_kills() -> int:
     """Return how many processes of this group the kernel has killed for memory."""
     counts = [0]
     for folder in _groups("memory"):
-        events = folder / "memory.events"
-        lines = events.read_text().splitlines() if events.is_file() else []
+        lines = _lines(folder / "memory.events")
         counts += [int(line.split()[1]) for line in lines if line.startswith("oom_kill ")]
     return max(counts)
 

@@ -1,12 +1,25 @@
 """Runs that look alive and are not: their process was killed, or its machine lost its power."""
 
-from attnscale.tracking.heartbeat import running_runs
+from attnscale.tracking.heartbeat import RunningRun, running_runs
 from attnscale.tracking.liveness import Process
-from attnscale.tracking.record import KILLED, PROCESS_TAG, Record
-from attnscale.tracking.store import Store
+from attnscale.tracking.record import KILLED, PROCESS_TAG, RUNNING, Record
+from attnscale.tracking.store import Store, check_reachable
 
 STALE_SECONDS = 600.0
 """How long a run of another machine may give no sign of life."""
+
+
+def _may_live(run: RunningRun, store: Store) -> bool:
+    process = Process.parse(run.tags.get(PROCESS_TAG, ""))
+    alive = None if process is None else process.alive()
+    if alive is not None:
+        return alive
+    try:
+        silent = run.silent_seconds(store)
+    except (OSError, ValueError):
+        # A store that does not tell its time, or a tag that is none.
+        return True
+    return silent is None or silent < STALE_SECONDS
 
 
 def mark_orphans(store: Store, experiment: str) -> list[str]:
@@ -19,16 +32,17 @@ def mark_orphans(store: Store, experiment: str) -> list[str]:
         store: Where the runs are.
         experiment: MLflow's experiment.
     """
+    # Within seconds, without MLflow's minutes of retries.
+    check_reachable(store)
     names = []
     for run in running_runs(store, experiment):
-        process = Process.parse(run.tags.get(PROCESS_TAG, ""))
-        alive = None if process is None else process.alive()
-        if alive is None:
-            silent = run.silent_seconds(store)
-            alive = silent is None or silent < STALE_SECONDS
-        if alive:
+        if _may_live(run, store):
             continue
         record = Record.attach(store, run.run_id)
+        mark = record.all_tags().get(PROCESS_TAG), record.status()
+        if mark != (run.tags.get(PROCESS_TAG), RUNNING):
+            # It ended, or went on elsewhere, since it was listed.
+            continue
         record.tags({"error": f"ended without a word ({run.tags.get(PROCESS_TAG, 'unknown')})"})
         record.end(KILLED)
         names.append(run.name)

@@ -59,10 +59,10 @@ def _values(config: DictConfig, targets: Targets) -> dict[str, Any] | None:
         return None
 
 
-def _demand(values: dict[str, Any] | None) -> Demand:
+def _demand(values: dict[str, Any] | None, n_gpus: int) -> Demand:
     try:
         config = typed(TrainConfig, values or {})
-        return demand(config, cores=cores(), n_gpus=len(gpus()))
+        return demand(config, cores=cores(), n_gpus=n_gpus)
     except (ValueError, TypeError):
         return UNKNOWN
 
@@ -98,6 +98,8 @@ def _again(folder: str) -> str:
 def _keep_hydra(config: DictConfig, folder: str) -> None:
     """Leave the files of the earlier launch alone that Hydra would write over."""
     name, attempt = str(config.hydra.output_subdir or ".hydra"), 2
+    if not (Path(folder) / name).exists():
+        return
     while (Path(folder) / f"{name}_{attempt}").exists():
         attempt += 1
     with read_write(config.hydra), open_dict(config.hydra):
@@ -137,8 +139,11 @@ def plan(
     launch = Launch.load(sweep)
     targets = Targets(tuple(launch.allow))
     goes_on = master.get("resume") is not None
-    known = {job.identity: job for job in read_jobs(sweep) if job.identity} if goes_on else {}
-    before = HydraConfig.instance().cfg
+    known: dict[str, list[Job]] = {}
+    for job in read_jobs(sweep) if goes_on else ():
+        # Several where only what says how a job is run was swept.
+        known.setdefault(job.identity, []).append(job)
+    before, n_gpus = HydraConfig.instance().cfg, len(gpus())
     free = max([job.index for job in read_jobs(sweep)], default=-1) + 1
     next_index = free if goes_on else first
     jobs = []
@@ -147,7 +152,7 @@ def plan(
         folder = _number(config, next_index)
         values = _values(config, targets)
         mark = "" if values is None else identity(values)
-        old = known.get(mark)
+        old = known[mark].pop(0) if mark and known.get(mark) else None
         if old is None:
             index, next_index = next_index, next_index + 1
         else:
@@ -157,7 +162,7 @@ def plan(
                 folder = _again(folder)
             _place(config, sweep, folder)
             _keep_hydra(config, folder)
-        data = "" if values is None else fingerprint(values["data"])
+        data = "" if values is None else fingerprint(values.get("data", {}))
         if old is not None and old.data != data and not master.get("trust"):
             raise ValueError(
                 f"resume={master.resume}: the data of job {index} have changed since it ran; start "
@@ -177,7 +182,7 @@ def plan(
                 Planned(job=old, config=config, demand=UNKNOWN, result=_returned(old, config))
             )
             continue
-        need = _demand(values)
+        need = _demand(values, n_gpus)
         if old is not None and old.threads:
             need = replace(need, threads=old.threads)
         job = replace(job, threads=need.threads)

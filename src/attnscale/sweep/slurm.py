@@ -9,6 +9,7 @@ Ctrl-C.
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from omegaconf import OmegaConf
 
 from attnscale.config.hydra_section import bounded_hydra
 from attnscale.experiment.result import WORST
-from attnscale.sweep.state import Job
+from attnscale.sweep.state import LOST, Job, job_file
 
 
 def _check_slurm() -> None:
@@ -38,8 +39,8 @@ def _check_slurm() -> None:
         )
 
 
-def _finished(job: Any, folder: Path, overrides: Sequence[str]) -> JobReturn:
-    """Wait for a job; one that Slurm lost is a failed result, and says so in its folder."""
+def _finished(job: Any, file: Path, overrides: Sequence[str]) -> JobReturn:
+    """Wait for a job; one that Slurm lost is a failed result, and its file says so."""
     import submitit
 
     try:
@@ -49,8 +50,10 @@ def _finished(job: Any, folder: Path, overrides: Sequence[str]) -> JobReturn:
     except (submitit.core.utils.UncompletedJobError, submitit.core.utils.FailedJobError) as error:
         reason = f"Slurm job {job.job_id} was lost: {str(error).splitlines()[0]}"
         print(reason, flush=True)  # noqa: T201
-        name = " ".join(overrides)
-        Job(index=int(folder.name), name=name, status="LOST", error=reason).save(folder)
+        known = Job(index=int(file.stem), name=" ".join(overrides), status=LOST)
+        # It may have begun, and said where.
+        known = Job.load(file) if file.is_file() else known
+        replace(known, status=LOST, error=reason).save(file)
         return JobReturn(_return_value=WORST, status=JobStatus.COMPLETED)
 
 
@@ -107,7 +110,7 @@ class SlurmSweepLauncher(SlurmLauncher):  # type: ignore[misc]
         print(f"Slurm jobs {names}; squeue shows them", flush=True)  # noqa: T201
         try:
             return [
-                _finished(job, root / str(initial_job_idx + i), job_overrides[i])
+                _finished(job, job_file(root, initial_job_idx + i), job_overrides[i])
                 for i, job in enumerate(jobs)
             ]
         except KeyboardInterrupt:

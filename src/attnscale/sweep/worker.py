@@ -23,7 +23,7 @@ from hydra.core.utils import JobStatus, run_job, setup_globals
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
-from attnscale.signals import end_on_signals, stopped_status
+from attnscale.signals import end_on_signals, interrupt, stopped_status
 
 GRACE_SECONDS = 60.0
 """How long a job may take to save and record its end once its launcher is gone."""
@@ -72,7 +72,7 @@ def _request(source: BinaryIO) -> Request:
 def _end_with(source: BinaryIO) -> None:
     """Wait until the launcher is gone, then end this process: as a signal would, then for good."""
     source.read(1)
-    signal.raise_signal(signal.SIGTERM)
+    interrupt(signal.SIGTERM)
     time.sleep(GRACE_SECONDS)
     os._exit(1)
 

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -38,8 +39,17 @@ def store_time(store: Store) -> float:
         probe.touch()
         return probe.stat().st_mtime
     if store.uri.startswith(("http://", "https://")):
-        with urllib.request.urlopen(f"{store.uri}/health", timeout=TIMEOUT_SECONDS) as answer:
-            return parsedate_to_datetime(answer.headers["Date"]).timestamp()
+        address = f"{store.uri.rstrip('/')}/health"
+        try:
+            with urllib.request.urlopen(address, timeout=TIMEOUT_SECONDS) as answer:
+                date = answer.headers["Date"]
+        except urllib.error.HTTPError as error:
+            # A server that refuses the question has told the time too.
+            with error:
+                date = error.headers["Date"]
+        if date is None:
+            raise OSError(f"{address}: does not tell its time")
+        return parsedate_to_datetime(date).timestamp()
     return time.time()
 
 
