@@ -19,8 +19,7 @@ from attnscale.data.vocabulary import BEGIN, END, PADDING, UNKNOWN, Preprocessin
 log = logging.getLogger(__name__)
 
 TOO_LONG = ("skip", "cut")
-LEGIBLE_TOKENS = 24
-"""Longest source sentence, END counted, whose attention map is still legible."""
+LEGIBLE_TOKENS = 24  # of the longest source, END counted, whose attention map is still legible
 SIDES = ("source", "target")
 
 

@@ -41,6 +41,9 @@ REFUSED_CALLBACKS: dict[type[pl.Callback], str] = {
 """Callbacks without effect here, with what to write instead. What derives from them is its
 author's affair."""
 
+TRANSFORMER_ENGINE = "Requirement 'transformer_engine"
+"""What Lightning says of a precision whose package is not installed."""
+
 BATCH_HOOKS = ("on_train_batch_start", "on_train_batch_end")
 REFUSALS = (
     *(AttributeError, ImportError, KeyError, NotImplementedError, RuntimeError),
@@ -109,7 +112,7 @@ def _culprits(text: str, keys: Mapping[str, Any]) -> list[str]:
     signs: tuple[Callable[[str], bool], ...] = (
         lambda key: f"{key}=" in text or f"`{key}`" in text,
         lambda key: "_" in key and key in text,
-        lambda key: key == "precision" and text.startswith("Precision"),
+        lambda key: key == "precision" and text.startswith(("Precision", TRANSFORMER_ENGINE)),
         lambda key: isinstance(keys[key], str) and plain(keys[key]) in plain(text),
     )
     named = next((some for sign in signs if (some := list(filter(sign, keys)))), [])
