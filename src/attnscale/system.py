@@ -3,6 +3,7 @@
 Modules that only Unix has are imported here alone.
 """
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -13,6 +14,9 @@ try:
     import resource
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
+
+PR_SET_PDEATHSIG = 1
+"""Of linux/prctl.h."""
 
 
 def ensure_home() -> None:
@@ -38,6 +42,15 @@ def expand_home(key: str, path: str) -> str:
         return str(Path(path).expanduser()) if path.startswith("~") else path
     except RuntimeError as error:
         raise ValueError(f"{key}={path}: no such home folder; write the whole path") from error
+
+
+def end_with_parent() -> None:
+    """Let this process get SIGTERM when the one that started it ends, where Linux can: prctl(2).
+
+    To be called between fork and exec.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def forget_peak() -> None:

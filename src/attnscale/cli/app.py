@@ -94,6 +94,7 @@ def _finish_sweep(sweep: Sweep, interrupted: bool, problem: str | None) -> int:
             print(f"Go on:   {command(launch, sweep.folder)}", flush=True)  # noqa: T201
     finally:
         # Whatever happens, the record ends.
+        sweep.held.close()
         replace(launch, status=status).save(sweep.folder)
         record.end(status)
         if not jobs and problem is not None:

@@ -23,7 +23,7 @@ from attnscale.config.choice_schema import TrainerConfig
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.experiment.result import write_json
-from attnscale.system import end_group
+from attnscale.system import end_group, end_with_parent
 
 RANK_VARIABLES = (
     "RANK",
@@ -256,7 +256,12 @@ def run_in_processes(
     log = folder / "processes.log"
     with log.open("wb") as output:
         child = subprocess.Popen(
-            command, env=_environment(n), start_new_session=True, stderr=output
+            command,
+            env=_environment(n),
+            start_new_session=True,
+            stderr=output,
+            # A run that is killed takes its processes along.
+            preexec_fn=end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
         )
         try:
             code = child.wait()

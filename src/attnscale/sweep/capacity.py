@@ -61,13 +61,15 @@ class Capacity:
         """Whether a job can start now; alone it always can."""
         if not self.running:
             return True
-        if self.n_jobs is not None:
-            return len(self.running) < self.n_jobs
-        if need.gpus == 0:
-            there = self.cores >= need.threads * need.processes
-        else:
+        if self.n_jobs is not None and len(self.running) >= self.n_jobs:
+            return False
+        if need.gpus != 0:
             # What wants all of them waits until it is alone.
             there = need.gpus is not None and need.gpus <= len(self.devices)
+        elif self.n_jobs is not None:
+            return True
+        else:
+            there = self.cores >= need.threads * need.processes
         free = free_mib()
         # What those that have just started will take is not taken yet.
         young = sum(time.monotonic() - one.started < YOUNG_SECONDS for one in self.running.values())

@@ -11,8 +11,8 @@ from attnscale.sweep.state import SWEEP_FILE, Launch
 from attnscale.tracking.record import FINISHED
 
 LOCK_FILE = ".lock"
-RESUMING = ("hydra_plugins.attnscale.LocalLauncher", "hydra_plugins.attnscale.SlurmSweepLauncher")
-"""Launchers that know which jobs are left; the others start all of them."""
+RESUMING = "hydra_plugins.attnscale.LocalLauncher"
+"""The launcher that knows which jobs are left; others would start all of them."""
 
 N_LOOKED_AT = 20
 """Newest sweeps among which an unfinished one is looked for."""
@@ -54,8 +54,10 @@ def earlier(folder: Path, resume: str | None, launcher: str) -> Launch | None:
         return None
     if not there:
         raise ValueError(f"resume={resume}: {folder} holds no sweep")
-    if launcher not in RESUMING:
-        raise ValueError(f"resume={resume}: works with hydra/launcher=local and slurm")
+    if launcher != RESUMING:
+        raise ValueError(
+            f"resume={resume}: works with hydra/launcher=local; jobs of other launchers are known to it"
+        )
     return Launch.load(folder)
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from attnscale.sweep.going_on import (
 from attnscale.sweep.orphans import mark_orphans
 from attnscale.sweep.overrides import allowed, check, describe, parse, swept_keys
 from attnscale.sweep.state import LAUNCHED, Launch, Sweep
+from attnscale.tracking.heartbeat import heartbeat
 from attnscale.tracking.liveness import Process
 from attnscale.tracking.provenance import code_state
 from attnscale.tracking.record import Record
@@ -84,7 +86,9 @@ def record_launch(
         )
     launch = replace(launch, parent=record.run_id)
     # From here on the program's end also ends the record.
-    LAUNCHED.get([]).append(Sweep(folder, record, launch, report, lock))
+    held = ExitStack()
+    held.enter_context(heartbeat(record))
+    LAUNCHED.get([]).append(Sweep(folder, record, launch, report, lock, held))
     launch.save(folder)
     view = save_view(
         record,
@@ -152,7 +156,7 @@ class SweepHook(Callback):
             local.register(LOCAL_LAUNCHER)
             # Before this process opens anything that a fork would share.
             local.warm_up()
-        lock = take_lock(folder, f"resume={config.get('resume')}")
+        lock = take_lock(folder, f"hydra.sweep.dir={folder}")
         code = code_state(project_root())
         if old is not None:
             check_code(old.code, code, trust=bool(config.get("trust")), resume=str(config.resume))

@@ -5,6 +5,7 @@ are known by these files and not by the names of their folders.
 """
 
 import json
+from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -150,6 +151,7 @@ class Sweep:
         launch: What jobs know of it.
         report: Whether it ends with a report.
         lock: Keeps others out of the folder.
+        held: What goes on until the sweep has ended: its heartbeat.
     """
 
     folder: Path
@@ -157,6 +159,7 @@ class Sweep:
     launch: Launch
     report: bool
     lock: FileLock
+    held: ExitStack
 
 
 LAUNCHED: ContextVar[list[Sweep]] = ContextVar("LAUNCHED")

@@ -9,8 +9,21 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+PID_SPACE = Path("/proc/self/ns/pid")
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 START_FIELD = 19  # of /proc/PID/stat after the name, proc(5): starttime
+
+
+def host() -> str:
+    """Return the name of what processes can be asked in: the machine, and its space of ids.
+
+    Containers may share the machine's name and boot, and not see each other's processes.
+    """
+    try:
+        space = PID_SPACE.readlink().name.strip("pid:[]")
+    except OSError:
+        return platform.node()
+    return f"{platform.node()}/{space}"
 
 
 def _boot() -> str:
@@ -35,7 +48,7 @@ class Process:
     """A process of some machine.
 
     Attributes:
-        host: The machine's name.
+        host: Where it runs, as :func:`host` names it.
         boot: Id of its boot, or empty where there is none.
         pid: Process id.
         start: When it started, in ticks since boot, or empty where that cannot be known.
@@ -54,7 +67,7 @@ class Process:
     @classmethod
     def of(cls, pid: int) -> "Process":
         """Return a process of this machine that lives."""
-        return cls(platform.node(), _boot(), pid, _start(pid))
+        return cls(host(), _boot(), pid, _start(pid))
 
     @classmethod
     def parse(cls, text: str) -> "Process | None":
@@ -62,8 +75,8 @@ class Process:
         parts = text.split(" ")
         if len(parts) != 4 or not parts[2].isdigit():
             return None
-        host, boot, pid, start = ("" if part == "-" else part for part in parts)
-        return cls(host, boot, int(pid), start)
+        name, boot, pid, start = ("" if part == "-" else part for part in parts)
+        return cls(name, boot, int(pid), start)
 
     def __str__(self) -> str:
         """Return host, boot, process id and start in one line."""
@@ -71,7 +84,7 @@ class Process:
 
     def alive(self) -> bool | None:
         """Whether it still runs; None if it is another machine's, which cannot be asked."""
-        if self.host != platform.node():
+        if self.host != host():
             return None
         if self.boot != _boot():
             return False
