@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SWEEP := attention.scale=sqrt,none model.d_k=64,512
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-slurm gpu-check check format bench ui clean clean-runs
+.PHONY: help setup demo test test-slow test-slurm torture gpu-check check format bench ui clean clean-runs
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ test-slow: $(STAMP) ## Run the tests that take minutes
 test-slurm: $(STAMP) ## Start a real Slurm on this machine (Debian, root), run its tests, stop it
 	bash tests/slurm/slurm-up.sh
 	$(BIN)/python -m pytest tests/slurm; code=$$?; bash tests/slurm/slurm-down.sh; exit $$code
+
+torture: $(STAMP) ## Kill sweeps at random moments, go on, compare (many minutes)
+	$(BIN)/python -m tests.torture.torture
 
 gpu-check: $(STAMP) ## Check what needs a GPU, in under 4 minutes; says why where there is none
 	$(BIN)/python -m benchmarks.gpu_check
