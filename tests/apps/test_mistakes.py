@@ -138,10 +138,9 @@ HEAVY: dict[tuple[str, ...], str] = {
     (TRAIN, "folder=/proc/nowhere"): "folder=/proc/nowhere: cannot be written",
     (TRAIN, "tracking.uri=file:/tmp/mlruns"): "tracking.uri=file:/tmp/mlruns",
     (EVALUATE, "checkpoint=a.ckpt", "data.split=dev"): "checkpoint=a.ckpt: no such file",
-    (REPORT, "sweep=none"): "sweep=none: no runs",
+    (REPORT, "sweep=none"): "tracking.experiment=attnscale: no such",
     (REPORT, "runs=[none]"): "runs: no run none",
-    (REPORT, "filter='x~y'"): "filter=x~y",
-    (CURVES, "sweep=none"): "sweep=none: no runs",
+    (CURVES, "sweep=none"): "tracking.experiment=attnscale: no such",
     (THEORY, "tracking.uri=file:/tmp/mlruns"): "tracking.uri=file:/tmp/mlruns",
 }
 """As :data:`MISTAKES`; these are told a few seconds later."""

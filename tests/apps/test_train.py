@@ -91,9 +91,9 @@ def test_a_mistake_is_one_line(shell: Any, argument: str, words: tuple[str, ...]
 
 @pytest.mark.slow
 def test_a_mistake_of_several_processes_is_one_line(shell: Any) -> None:
-    done = shell("model.d_k=0", "trainer=ddp_cpu", *SHORT)
+    done = shell("callbacks.pictures.examples=0", "trainer=ddp_cpu", *SHORT)
     assert done.returncode == 1
-    assert done.stderr.strip() == "model.d_k=0: must be at least 1"
+    assert done.stderr.strip() == "callbacks.pictures.examples=0: must be at least 1"
     (run,) = shell.runs()
     assert run.info.status == "FAILED"
 

@@ -113,10 +113,10 @@ def run_report(composed: DictConfig) -> None:
     Raises:
         ValueError: If there is nothing of that name.
     """
-    from attnscale.analysis.settings import Asked, find_runs
-
     config = to_object(composed, ReportConfig)
     check_limits(plain(config), ReportConfig, {})
+    from attnscale.analysis.settings import Asked, find_runs
+
     store = find_store(config.tracking.uri, project_root())
     experiment = config.tracking.experiment
     selection = Asked(config.sweep, tuple(config.runs), config.filter, experiment)
