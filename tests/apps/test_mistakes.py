@@ -52,7 +52,9 @@ MISTAKES: dict[tuple[str, ...], str] = {
     (TRAIN, "model.init=zeros"): "model.init=zeros: allowed are torch",
     (TRAIN, "optimizer.schedule=linear"): "optimizer.schedule=linear: allowed are constant",
     (TRAIN, "allocator=fast"): "allocator=fast: allowed are keep, system",
-    (TRAIN, "trainer.gradient_clip_algorithm=l1"): "trainer.gradient_clip_algorithm=l1: allowed",
+    (
+        *(TRAIN, "trainer.gradient_clip_val=1", "trainer.gradient_clip_algorithm=l1"),
+    ): "trainer.gradient_clip_algorithm=l1: allowed",
     (TRAIN, "trainer.profiler=loud"): "trainer.profiler=loud: allowed are simple",
     (TRAIN, "trainer.profiler=xla"): "trainer.profiler=xla: allowed are simple",
     (TRAIN, TRANSFORMER, "data.tokenizer=bpe"): "data.tokenizer=bpe: allowed are moses",
@@ -93,6 +95,8 @@ MISTAKES: dict[tuple[str, ...], str] = {
     (TRAIN, "attention.qk_clip=9", "attention.sigma_reparam=qk"): "attention.qk_clip=9",
     (TRAIN, "attention.options.softcap.cap=3"): "attention.options.softcap.cap=3: has no effect",
     (TRAIN, "optimizer.schedule=cosine", "trainer.max_epochs=-1"): "optimizer.schedule=cosine",
+    (TRAIN, "attention.qk_clip_alpha=1"): "attention.qk_clip_alpha=1: has no effect while",
+    (TRAIN, "trainer.gradient_clip_algorithm=value"): "algorithm=value: has no effect while",
     (TRAIN, "trainer.use_distributed_sampler=true"): "trainer.use_distributed_sampler=True: has",
     (TRAIN, "trainer.limit_predict_batches=2"): "trainer.limit_predict_batches=2: has no effect",
     (TRAIN, "trainer.model_registry=mine"): "trainer.model_registry=mine: has no effect",
@@ -138,10 +142,9 @@ HEAVY: dict[tuple[str, ...], str] = {
     (TRAIN, "folder=/proc/nowhere"): "folder=/proc/nowhere: cannot be written",
     (TRAIN, "tracking.uri=file:/tmp/mlruns"): "tracking.uri=file:/tmp/mlruns",
     (EVALUATE, "checkpoint=a.ckpt", "data.split=dev"): "checkpoint=a.ckpt: no such file",
-    (REPORT, "sweep=none"): "sweep=none: no runs",
+    (REPORT, "sweep=none"): "tracking.experiment=attnscale: no such",
     (REPORT, "runs=[none]"): "runs: no run none",
-    (REPORT, "filter='x~y'"): "filter=x~y",
-    (CURVES, "sweep=none"): "sweep=none: no runs",
+    (CURVES, "sweep=none"): "tracking.experiment=attnscale: no such",
     (THEORY, "tracking.uri=file:/tmp/mlruns"): "tracking.uri=file:/tmp/mlruns",
 }
 """As :data:`MISTAKES`; these are told a few seconds later."""
@@ -150,6 +153,7 @@ FAST = (
     *((TRAIN, "model.n_heads=-1"), (TRAIN, "trainer.fast_dev_run=0.5")),
     *(
         (TRAIN, "-m", "seed=0,1", "model.n_layers=0"),
+        (TRAIN, "attention.qk_clip_alpha=1"),
         (TRANSLATE, "checkpoint=a", "input=nowhere.de"),
     ),
 )

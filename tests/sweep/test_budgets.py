@@ -47,7 +47,7 @@ def composed(*overrides: str) -> DictConfig:
 
 def jobs_of(config: DictConfig) -> list[dict[str, str]]:
     overrides = [f"{key}={value}" for key, value in config.hydra.sweeper.params.items()]
-    check(overrides, config.attention.scale)
+    check(overrides, config)
     (jobs,) = BasicSweeper.split_arguments(parse(overrides), max_batch_size=None)
     assert n_jobs(config.hydra, overrides) == len(jobs)
     return [dict(override.split("=", 1) for override in job) for job in jobs]

@@ -20,6 +20,6 @@ def test_the_experiment_of_all_modes_sweeps_over_the_registry(tmp_path: Path) ->
         )
     # As Hydra's sweeper reads them.
     overrides = [f"{key}={value}" for key, value in config.hydra.sweeper.params.items()]
-    check(overrides, config.attention.scale)
+    check(overrides, config)
     (jobs,) = BasicSweeper.split_arguments(parse(overrides), max_batch_size=None)
     assert jobs == [[f"attention.scale={name}"] for name in SCALES]

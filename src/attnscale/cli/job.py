@@ -114,7 +114,7 @@ def _run(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
         config = resumed_config(config, overrides, targets)
     if sweep is None:
         # A job of a sweep is checked where it is recorded, and the others go on.
-        check(overrides, config.attention.scale)
+        check(overrides, config)
         check_settings(config)
     targets.check(plain(config))
     if sweep is None:

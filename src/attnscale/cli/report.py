@@ -116,11 +116,11 @@ def run_report(composed: DictConfig) -> None:
     Raises:
         ValueError: If there is nothing of that name.
     """
-    from attnscale.analysis.settings import Asked, find_runs
-
     config = to_object(composed, ReportConfig)
     check_limits(plain(config), ReportConfig, {})
     check_writable("folder", Path(config.folder))
+    from attnscale.analysis.settings import Asked, find_runs
+
     store = find_store(config.tracking.uri, project_root())
     check_reachable(store)
     experiment = config.tracking.experiment

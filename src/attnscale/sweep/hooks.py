@@ -133,7 +133,7 @@ class SweepHook(Callback):
 
             register(SLURM_LAUNCHER)
         if "model" in config:
-            check(all_overrides, config.attention.scale)
+            check(all_overrides, config)
         if swept_keys(overrides, ()).count("budget"):
             raise ValueError("budget: is one for all jobs; start a sweep for each")
         swept = swept_keys(overrides, params)

@@ -1,6 +1,7 @@
 """What was asked for on the command line: names for runs, and checks before anything starts."""
 
 import contextlib
+import operator
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,11 @@ from attnscale.config.build import shortened
 from attnscale.tracking.names import rounded
 
 MAX_NAME = 120
+NEEDED = {
+    "attention.qk_clip_alpha": "attention.qk_clip",
+    "trainer.gradient_clip_algorithm": "trainer.gradient_clip_val",
+}
+"""Keys without effect while another is null; on the command line they are a mistake then."""
 
 
 def parse(overrides: Iterable[str]) -> list[Override]:
@@ -75,12 +81,12 @@ def allowed(arguments: Iterable[str]) -> tuple[str, ...]:
     return ()
 
 
-def check(overrides: Iterable[str], composed_scale: object) -> None:
-    """Check what Hydra cannot: names of scale modes, and options of modes that nobody uses.
+def check(overrides: Iterable[str], config: Any) -> None:
+    """Check what Hydra cannot: names of scale modes, and options that nobody uses.
 
     Args:
         overrides: Overrides of the launch, sweeps included.
-        composed_scale: ``attention.scale`` as it is without the overrides of the sweep.
+        config: The configuration as it is without the overrides of the sweep, read by attribute.
 
     Raises:
         ValueError: Naming the key, the value and what is allowed.
@@ -89,9 +95,9 @@ def check(overrides: Iterable[str], composed_scale: object) -> None:
     named = [o for o in parsed if o.key_or_group == "attention.scale"]
     scales = [value for override in named for value in _values(override)]
     if not named:
-        scales = [composed_scale]
+        scales = [config.attention.scale]
     open_ended = any(o.is_sweep_override() and not _values(o) for o in named)
-    used = set()
+    used, named_keys = set(), {o.key_or_group for o in parsed}
     for scale in scales:
         value = scale if isinstance(scale, int | float | None) else str(scale)
         if isinstance(value, str) and value not in SCALES:
@@ -105,6 +111,9 @@ def check(overrides: Iterable[str], composed_scale: object) -> None:
                 f"{override.input_line}: has no effect, attention.scale is "
                 f"{', '.join(sorted(used))} here; leave it out or choose that mode"
             )
+        needed = NEEDED.get(override.key_or_group)
+        if needed and operator.attrgetter(needed)(config) is None and needed not in named_keys:
+            raise ValueError(f"{override.input_line}: has no effect while {needed} is null")
 
 
 def describe(overrides: Iterable[str], swept: Sequence[str]) -> str:
