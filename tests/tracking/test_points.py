@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from attnscale.tracking.record import FINISHED, Point, Record, write_points
+from attnscale.tracking.points import Point, write_points
+from attnscale.tracking.record import FINISHED, Record
 from attnscale.tracking.store import Store, find_store, sqlite_path, sqlite_uri
 
 BLOCKS: dict[str, list[list[Point]]] = {

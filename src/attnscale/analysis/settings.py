@@ -177,7 +177,9 @@ class Grid:
 def _name_in(folder: Path) -> str:
     """Return the name of the sweep in a folder, which is that of the folder if it says no other."""
     file = folder / "sweep.json"
-    return str(json.loads(file.read_text())["name"]) if file.is_file() else folder.name
+    if not file.is_file():
+        return folder.name
+    return str(json.loads(file.read_text(encoding="utf-8"))["name"])
 
 
 def find_runs(store: Store, asked: Asked) -> list[Run]:

@@ -287,12 +287,8 @@ class AttentionStats(StepCallback):
             figures = self.figures(path, {AT_VALIDATION: norms.tolist()}, step=0)
             self.module.write(figures, trainer.global_step)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Read back: what is saved now must not lack what was measured."""
-        self.read_back()
-
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Read back what is left."""
+    def on_train_epoch_end(self, *_: Any) -> None:
+        """Read back what is left, before the checkpoint is saved."""
         self.read_back()
 
     def on_exception(

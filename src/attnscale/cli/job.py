@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from attnscale.cli.resume import resumed_config
+from attnscale.cli.resume import resumed_config, run_config
 from attnscale.cli.screen import log, run_table, say
 from attnscale.config.build import project_root, to_object
 from attnscale.config.schema import TrainConfig
@@ -110,7 +110,9 @@ def _run(composed: DictConfig, sweep: Launch | None, name: str) -> Result:
     overrides = list(HydraConfig.get().overrides.task)
     targets = _targets(sweep)
     config = to_object(composed, TrainConfig, targets)
-    if config.checkpoint is not None:
+    if sweep is None and config.resume is not None:
+        config = run_config(config, overrides, targets)
+    elif config.checkpoint is not None:
         config = resumed_config(config, overrides, targets)
     if sweep is None:
         # A job of a sweep is checked where it is recorded, and the others go on.
@@ -179,6 +181,13 @@ def run_job(
         )
         say(f"Job {index}: {name}")
     job = replace(job, process=str(Process.current()), error=None)
+    if sweep is None and file.is_file() and config.get("resume") is None:
+        end_with(
+            ValueError(
+                f"hydra.run.dir={folder}: holds a run; choose another folder, or go on with it by "
+                f"resume={folder}"
+            )
+        )
     # A job that lost its launcher may still be saving.
     patience = 0.0 if config.get("resume") is None else GRACE_SECONDS
     with take_lock(folder, f"folder={folder}", seconds=patience):

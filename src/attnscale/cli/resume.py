@@ -1,12 +1,19 @@
 """Resuming: a checkpoint's own settings, with the few changes that resuming allows."""
 
 import copy
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
+from pathlib import Path
 
+from attnscale.config.build import project_root
 from attnscale.config.schema import TrainConfig
+from attnscale.config.section import typed
 from attnscale.config.targets import NO_ALLOWANCE, Targets
+from attnscale.experiment.result import RUN_FILE
+from attnscale.sweep.going_on import check_code
 from attnscale.sweep.overrides import parse
+from attnscale.tracking.provenance import code_state
 
 FREE = (
     "trainer",
@@ -17,6 +24,8 @@ FREE = (
     "allocator",
     "folder",
     "checkpoint",
+    "resume",
+    "trust",
     "hydra",
     "allow",
 )
@@ -56,6 +65,39 @@ def resumed_config(
 
     assert composed.checkpoint is not None
     stored = load_checkpoint(composed.checkpoint, targets).config
+    return changed_config(composed, stored, overrides)
+
+
+def run_config(
+    composed: TrainConfig, overrides: Iterable[str], targets: Targets = NO_ALLOWANCE
+) -> TrainConfig:
+    """Return the configuration of the run in the folder, where only ``overrides`` may change it.
+
+    Raises:
+        ValueError: If an override contradicts it, or if the code has changed since and that is not
+            trusted.
+    """
+    file = Path(composed.folder) / RUN_FILE
+    if not file.is_file():
+        # It was broken off before there was a run.
+        return composed
+    entries = json.loads(file.read_text(encoding="utf-8"))
+    resume = str(composed.resume)
+    check_code(entries["code"], code_state(project_root()), trust=composed.trust, resume=resume)
+    targets.check(entries["config"])
+    stored = typed(TrainConfig, entries["config"])
+    config = changed_config(composed, stored, overrides)
+    return replace(config, checkpoint=stored.checkpoint, resume=resume, threads=stored.threads)
+
+
+def changed_config(
+    composed: TrainConfig, stored: TrainConfig, overrides: Iterable[str]
+) -> TrainConfig:
+    """Return the configuration of what was trained, where only ``overrides`` may change it.
+
+    Raises:
+        ValueError: If an override contradicts it, naming both values.
+    """
     # What belongs to the new run and not to the one that wrote the checkpoint.
     config = replace(
         copy.deepcopy(stored),
@@ -75,7 +117,7 @@ def resumed_config(
             old, new = _get(stored, keys), _get(composed, keys)
             if old != new:
                 raise ValueError(
-                    f"{override.input_line}: the checkpoint was trained with {key}={_brief(old)}; "
+                    f"{override.input_line}: it was trained with {key}={_brief(old)}; "
                     "leave it out, or start a new run"
                 )
         elif key == "trainer":

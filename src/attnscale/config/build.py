@@ -245,6 +245,6 @@ def launch_folder(kind: str, resume: str | None) -> str:
             return str(folder.resolve())
     if re.fullmatch("[0-9a-f]{32}", resume):
         for file in root.rglob("*.json"):
-            if file.name in RUN_ID_FILES and resume in file.read_text():
+            if file.name in RUN_ID_FILES and resume in file.read_text(encoding="utf-8"):
                 return str(root / file.relative_to(root).parts[0])
     raise ValueError(f"resume={resume}: no such {'sweep' if kind == 'multirun' else 'run'}")

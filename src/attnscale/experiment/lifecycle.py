@@ -30,7 +30,7 @@ from attnscale.experiment.surroundings import same_environment
 from attnscale.experiment.train import train
 from attnscale.tracking.address import public
 from attnscale.tracking.heartbeat import heartbeat
-from attnscale.tracking.provenance import provenance
+from attnscale.tracking.provenance import code_state, provenance
 from attnscale.tracking.record import Record
 from attnscale.tracking.store import Store, find_store
 
@@ -67,14 +67,21 @@ def _open(
         parent=parent,
         tags={**tags, **own},
     )
-    entries = {"run_id": record.run_id, "name": name, "store": store.uri, "parent": parent}
+    entries = {
+        "run_id": record.run_id,
+        "name": name,
+        "store": store.uri,
+        "parent": parent,
+        "code": code_state(project_root()),
+        "config": plain(config),
+    }
     write_json(folder / RUN_FILE, entries)
     return record, name
 
 
 def _reopen(store: Store, folder: Path) -> tuple[Record, str]:
     """Return the record and name of the run that was broken off in a folder."""
-    entries = json.loads((folder / RUN_FILE).read_text())
+    entries = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
     return Record.reopen(store, entries["run_id"]), entries["name"]
 
 

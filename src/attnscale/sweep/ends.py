@@ -36,7 +36,7 @@ def end_run(folder: Path, store: Store, status: str, error: str) -> None:
     """End the run that a job left in its folder, so that it does not look alive."""
     file = folder / RUN_FILE
     if file.is_file():
-        record = Record.attach(store, json.loads(file.read_text())["run_id"])
+        record = Record.attach(store, json.loads(file.read_text(encoding="utf-8"))["run_id"])
         if record.status() == RUNNING:
             record.tags({"error": error})
             record.end(status)

@@ -56,7 +56,7 @@ def earlier(folder: Path, resume: str | None, launcher: str) -> Launch | None:
         raise ValueError(f"resume={resume}: {folder} holds no sweep")
     if launcher != RESUMING:
         raise ValueError(
-            f"resume={resume}: works with hydra/launcher=local; jobs of other launchers are known to it"
+            f"resume={resume}: needs hydra/launcher=local, which knows jobs of others too"
         )
     return Launch.load(folder)
 
@@ -89,7 +89,7 @@ def _of_jobs(overrides: Sequence[str]) -> list[str]:
 
 def command(launch: Launch, folder: Path) -> str:
     """Return the shell command that goes on with a sweep."""
-    words = _of_jobs(launch.overrides)
+    words = [*_of_jobs(launch.overrides), *launch.settings]
     name = folder.name if folder.parent.name == "multirun" else str(folder)
     return shlex.join(["python", "-m", "src.train", "-m", *words, f"resume={name}"])
 

@@ -39,6 +39,9 @@ from attnscale.tracking.ui import save_view
 SLURM_LAUNCHER = "hydra_plugins.attnscale.SlurmSweepLauncher"
 """``_target_`` of ``hydra/launcher=slurm``; what it needs is loaded only where it is named."""
 
+OF_EACH_LAUNCH = ("hydra.mode=", "hydra.sweep.dir=", "hydra/launcher=")
+"""Overrides of Hydra's own settings that a launch that goes on does not repeat."""
+
 LOCAL_LAUNCHER = "hydra_plugins.attnscale.LocalLauncher"
 """``_target_`` of ``hydra/launcher=local``."""
 
@@ -171,6 +174,9 @@ class SweepHook(Callback):
             experiment=config.tracking.experiment,
             described=describe(all_overrides, swept) or "one job",
             overrides=overrides,
+            settings=[
+                word for word in config.hydra.overrides.hydra if not word.startswith(OF_EACH_LAUNCH)
+            ],
             process=str(Process.current()),
             jobs=count,
             code=code,

@@ -29,14 +29,14 @@ def _groups(kind: str) -> Iterator[Path]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().splitlines()
+        return path.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
 
 
 def _number(path: Path) -> int | None:
     try:
-        text = path.read_text().split()[0]
+        text = path.read_text(encoding="utf-8").split()[0]
     except (OSError, IndexError):
         return None
     return int(text) if text.lstrip("-").isdigit() else None
@@ -47,7 +47,7 @@ def _quota() -> float | None:
     shares = []
     for folder in _groups("cpu"):
         try:
-            quota, period = (folder / "cpu.max").read_text().split()
+            quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
         except (OSError, ValueError):
             of_v1 = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
             quota, period = (str(value or "max") for value in of_v1)

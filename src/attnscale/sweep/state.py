@@ -35,6 +35,7 @@ class Launch:
         experiment: MLflow's experiment.
         described: What is swept, in words.
         overrides: The overrides of the launch.
+        settings: Its overrides of Hydra's own settings that belong to the sweep.
         process: Who launched it, as :class:`~attnscale.tracking.liveness.Process` writes it.
         status: RUNNING, then FINISHED, FAILED or KILLED.
         jobs: How many jobs it has, or None where that is not known before.
@@ -50,6 +51,7 @@ class Launch:
     experiment: str = ""
     described: str = ""
     overrides: list[str] = field(default_factory=list)
+    settings: list[str] = field(default_factory=list)
     process: str = ""
     status: str = RUNNING
     jobs: int | None = None

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed
 from torch import Tensor
 
 FIT, EPOCH_LOOP = "fit_loop", "epoch_loop."
@@ -34,6 +35,15 @@ def random_state(device: torch.device) -> dict[str, Any]:
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
     return state
+
+
+def random_states(device: torch.device, n_processes: int) -> list[dict[str, Any]]:
+    """Return :func:`random_state` of each process of the run; all of them ask."""
+    own = random_state(device)
+    states = [own] * n_processes
+    if n_processes > 1:
+        torch.distributed.all_gather_object(states, own)
+    return states
 
 
 def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:

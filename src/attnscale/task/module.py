@@ -26,7 +26,7 @@ from attnscale.data.module import DataModule
 from attnscale.renames import update_checkpoint
 from attnscale.signals import STOP
 from attnscale.task.backward import make_backward
-from attnscale.task.continuation import random_state, rewind, set_random_state
+from attnscale.task.continuation import random_states, rewind, set_random_state
 from attnscale.task.groups import adjust, parameter_groups
 from attnscale.task.loop import Diverged, StepLoop
 from attnscale.task.settings import StepSettings, make_schedule
@@ -226,10 +226,6 @@ class TaskModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what is needed to use the checkpoint: plain values only."""
-        states = [random_state(self.device)]
-        if self.trainer.world_size > 1:
-            states = [states[0]] * self.trainer.world_size
-            torch.distributed.all_gather_object(states, random_state(self.device))
         checkpoint["attnscale"] = {
             **self.checkpoint_values,
             "best_loss": self.best_loss,
@@ -237,7 +233,7 @@ class TaskModule(pl.LightningModule):
             "diverged": None if self.diverged is None else dataclasses.asdict(self.diverged),
             "batches_done": self.loop.batches_done if self.in_epoch else None,
             "stopped": self.trainer.should_stop,
-            "random_states": states,
+            "random_states": random_states(self.device, self.trainer.world_size),
             "points": [logger.record.pending() for logger in self._runs()],
         }
 

@@ -28,7 +28,7 @@ def host() -> str:
 
 def _boot() -> str:
     try:
-        return BOOT_FILE.read_text().strip()
+        return BOOT_FILE.read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
@@ -37,7 +37,7 @@ def _start(pid: int) -> str:
     """Return when a process started, in ticks since boot; empty if that cannot be known."""
     try:
         # The name may hold spaces and brackets.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return ""
     return "" if fields[0] == "Z" else fields[START_FIELD]
