@@ -81,10 +81,10 @@ MISTAKES: dict[tuple[str, ...], str] = {
     (THEORY, "draws=1"): "draws=1: must be at least 2",
     # Files.
     (TRAIN, "checkpoint=nowhere.ckpt"): "checkpoint=nowhere.ckpt: no such file",
-    (TRAIN, "checkpoint=pyproject.toml"): "checkpoint=pyproject.toml: not a checkpoint",
+    (TRAIN, "checkpoint=pyproject.toml"): "checkpoint=pyproject.toml: no checkpoint",
     (TRANSLATE,): "checkpoint is missing: give checkpoint=PATH",
     (TRANSLATE, "checkpoint=nowhere.ckpt"): "checkpoint=nowhere.ckpt: no such file",
-    (TRANSLATE, "checkpoint=pyproject.toml"): "checkpoint=pyproject.toml: not a checkpoint",
+    (TRANSLATE, "checkpoint=pyproject.toml"): "checkpoint=pyproject.toml: no checkpoint",
     (TRANSLATE, "checkpoint=a", "input=nowhere.de"): "input=nowhere.de: no such file",
     (EVALUATE,): "checkpoint is missing: give checkpoint=PATH",
     (EVALUATE, "checkpoint=nowhere.ckpt"): "checkpoint=nowhere.ckpt: no such file",

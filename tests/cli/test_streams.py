@@ -15,7 +15,8 @@ import logging, sys
 from attnscale.cli.streams import steady_streams
 
 steady_streams()
-logging.basicConfig(stream=sys.stdout, format="%(message)s")
+handlers = [logging.StreamHandler(sys.stdout), logging.FileHandler("/dev/full")]
+logging.basicConfig(handlers=handlers, format="%(message)s")
 for _ in range(3):
     logging.warning("√d_k")
     print("√" * 10_000, flush=True)

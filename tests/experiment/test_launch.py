@@ -8,6 +8,7 @@ from types import FrameType
 
 import pytest
 from pytorch_lightning.plugins.environments import LightningEnvironment
+from pytorch_lightning.utilities import rank_zero_only
 
 from attnscale.config.build import compose
 from attnscale.config.choice_schema import TrainerConfig
@@ -117,13 +118,16 @@ def test_a_signal_ends_the_wait(variables: pytest.MonkeyPatch, values: dict[str,
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.parametrize("strategy", ["auto", "ddp"])
 def test_a_run_of_one_process_is_the_first_whatever_is_left_over(
-    variables: pytest.MonkeyPatch, tmp_path: Path
+    variables: pytest.MonkeyPatch, tmp_path: Path, strategy: str
 ) -> None:
     export(variables, {"RANK": "1", "LOCAL_RANK": "1", "NODE_RANK": "1", "WORLD_SIZE": "4"})
-    config = compose(["trainer.strategy=ddp", "callbacks=none"], folder=tmp_path)
+    # Lightning read the variables when it was imported.
+    variables.setattr(rank_zero_only, "rank", 1, raising=False)
+    config = compose([f"trainer.strategy={strategy}", "callbacks=none"], folder=tmp_path)
     lightning = make_trainer(config, None)
-    assert lightning.global_rank == 0
+    assert lightning.global_rank == getattr(rank_zero_only, "rank") == 0  # noqa: B009
     assert LightningEnvironment().local_rank() == 0
 
 
