@@ -57,7 +57,7 @@ def test_the_report_is_kept_with_the_sweep(module_shell: Any, swept: Done) -> No
     names = ("index.html", "settings.csv", "result.json", "train_loss.png", "provenance.csv")
     assert {f"report/{name}" for name in names} <= kept
     note = parent.data.tags["mlflow.note.content"]
-    assert "4 of 4 started jobs finished. Lowest mean of the best validation loss" in note
+    assert "4 of 4 jobs finished. Lowest mean of the best validation loss" in note
     assert parent.info.status == "FINISHED"
 
 

@@ -193,6 +193,7 @@ def test_interrupting_a_sweep(shell: Any, number: signal.Signals, code: int) -> 
         "-m",
         "model.d_k=16,32,64",
         "trainer.max_epochs=9999",
+        "hydra.launcher.n_jobs=1",
     ]
     child = subprocess.Popen(
         [*command, *shell.outputs()],
@@ -205,7 +206,7 @@ def test_interrupting_a_sweep(shell: Any, number: signal.Signals, code: int) -> 
         preexec_fn=_listen,  # noqa: PLW1509
     )
     deadline = time.monotonic() + 100
-    while not list(shell.path.glob("multirun/*/0/checkpoints/last.ckpt")):
+    while not list(shell.path.glob("multirun/*/*/checkpoints/last.ckpt")):
         assert child.poll() is None, child.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.2)

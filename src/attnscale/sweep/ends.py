@@ -25,7 +25,7 @@ def cause(status: int | None, *, out_of_memory: bool = False) -> str:
     if status >= 0:
         return f"ended with exit status {status} and no result"
     name = signal.Signals(-status).name
-    if status != -signal.SIGKILL:
+    if name != "SIGKILL":
         return f"ended by signal {-status} ({name})"
     if out_of_memory:
         return f"killed by the kernel for want of memory ({name})"

@@ -165,6 +165,8 @@ class SweepHook(Callback):
             check_code(old.code, code, trust=bool(config.get("trust")), resume=str(config.resume))
             swept = [*old.swept, *(key for key in swept if key not in old.swept)]
         store = find_store(config.tracking.uri, project_root())
+        # As they were written: what each job resolves is not known here.
+        settings: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
         launch = Launch(
             parent="" if old is None else old.parent,
             name=sweep_name(folder) if old is None else old.name,
@@ -174,9 +176,7 @@ class SweepHook(Callback):
             experiment=config.tracking.experiment,
             described=describe(all_overrides, swept) or "one job",
             overrides=overrides,
-            settings=[
-                word for word in config.hydra.overrides.hydra if not word.startswith(OF_EACH_LAUNCH)
-            ],
+            settings=[word for word in settings if not word.startswith(OF_EACH_LAUNCH)],
             process=str(Process.current()),
             jobs=count,
             code=code,

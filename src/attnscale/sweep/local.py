@@ -236,7 +236,7 @@ class _Schedule:
         while self.capacity.running and time.monotonic() < until:
             self._listen(1.0)
         for one in list(self.capacity.running.values()):
-            one.worker.signal(signal.SIGKILL)
+            one.worker.signal(getattr(signal, "SIGKILL", signal.SIGTERM))
             self._take_end(one)
 
 

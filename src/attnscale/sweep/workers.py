@@ -13,7 +13,7 @@ from typing import Any
 
 from attnscale.sweep.server import QUIET, is_ready, serve_and_exit
 
-CAN_FORK = sys.platform == "linux"
+CAN_FORK = sys.platform == "linux" and hasattr(os, "fork")
 """Where a process that imported these libraries can be forked; on macOS it cannot."""
 
 
