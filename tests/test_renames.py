@@ -238,7 +238,13 @@ def test_a_checkpoint_is_brought_up_to_date_in_place() -> None:
         assert tensors[today] is value
     assert len(tensors) == len(before)
     assert checkpoint["attnscale"] == {
-        "config": {**TODAY, "budget": None, "margin": {"relative": 0.0, "absolute": 0.0}},
+        "config": {
+            **TODAY,
+            "budget": None,
+            "margin": {"relative": 0.0, "absolute": 0.0},
+            "resume": None,
+            "trust": False,
+        },
         "run_id": "7",
         "statistics": {},
         "best_loss": 0.5,

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,18 @@ def points(shell: Any, run_id: str) -> list[tuple[str, int, float]]:
     )
 
 
+CHILDREN: list["subprocess.Popen[str]"] = []
+
+
+@pytest.fixture(autouse=True)
+def no_child_left() -> Iterator[None]:
+    yield
+    while CHILDREN:
+        CHILDREN.pop().kill()
+
+
 def start(shell: Any, *words: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+    child = subprocess.Popen(
         [sys.executable, "-m", "src.train", *words, *shell.outputs()],
         cwd=shell.root,
         env=shell.environment(),
@@ -60,6 +70,8 @@ def start(shell: Any, *words: str) -> "subprocess.Popen[str]":
         # A test runner may ignore signals, which a child would inherit.
         preexec_fn=_listen,  # noqa: PLW1509
     )
+    CHILDREN.append(child)
+    return child
 
 
 def _listen() -> None:

@@ -185,7 +185,9 @@ def test_modes_and_their_options_sweep_together(shell: Any) -> None:
     ("number", "code"),
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
 )
-def test_interrupting_a_sweep(shell: Any, number: signal.Signals, code: int) -> None:
+def test_interrupting_a_sweep(
+    shell: Any, request: pytest.FixtureRequest, number: signal.Signals, code: int
+) -> None:
     command = [
         sys.executable,
         "-m",
@@ -205,6 +207,7 @@ def test_interrupting_a_sweep(shell: Any, number: signal.Signals, code: int) -> 
         # A test runner may ignore SIGINT, which a child would inherit.
         preexec_fn=_listen,  # noqa: PLW1509
     )
+    request.addfinalizer(child.kill)
     deadline = time.monotonic() + 100
     while not list(shell.path.glob("multirun/*/*/checkpoints/last.ckpt")):
         assert child.poll() is None, child.communicate()

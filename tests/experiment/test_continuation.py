@@ -1,5 +1,6 @@
 """A run that was broken off goes on as if nothing had happened: the same bits, the same points."""
 
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -78,6 +79,12 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         monkeypatch.setattr(StepLoop, "before_optimizer_step", before)
 
     return plant
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
 
 
 @pytest.fixture(autouse=True)

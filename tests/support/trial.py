@@ -61,7 +61,8 @@ class Outcome:
         return self.steps_of(names[0]) if names else []
 
     def files(self) -> list[str]:
-        return sorted(path.name for path in Path(self.result.folder).rglob("*.ckpt"))
+        files = Path(self.result.folder).rglob("*.ckpt")
+        return sorted(path.name for path in files if path.name != "previous.ckpt")
 
     def moved(self) -> float:
         """Return the furthest that a weight went."""

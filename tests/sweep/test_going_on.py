@@ -62,7 +62,7 @@ def test_a_sweep_goes_on_where_there_is_one_by_a_launcher_that_can(tmp_path: Pat
         earlier(tmp_path, "x", LOCAL)
     LAUNCH.save(tmp_path)
     assert earlier(tmp_path, "x", LOCAL) == LAUNCH
-    with pytest.raises(ValueError, match=r"^resume=x: works with hydra/launcher=local"):
+    with pytest.raises(ValueError, match=r"^resume=x: needs hydra/launcher=local"):
         earlier(tmp_path, "x", BASIC)
 
 
