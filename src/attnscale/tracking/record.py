@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ class Record:
         """Take up a run that exists."""
         self.client, self.store, self.run_id = client, store, run_id
         self._points: list[Point] = []
+        self._texts: list[str] = []
         self._recorded: set[tuple[str, int]] = set()
         self._written = time.monotonic()
         self._not_before = 0.0
@@ -148,13 +149,14 @@ class Record:
         elif len(self._points) >= POINTS_PER_WRITE:
             self.flush(at_least=POINTS_PER_WRITE)
 
-    def pending(self) -> list[list[Any]]:
-        """Return the points that are kept and not yet written, in plain values."""
-        return [list(point) for point in self._points]
+    def pending(self) -> str:
+        """Return the points that are kept and not yet written, as JSON; each is turned once."""
+        self._texts += [json.dumps(point) for point in self._points[len(self._texts) :]]
+        return f"[{','.join(self._texts)}]"
 
-    def take(self, points: Iterable[Sequence[Any]]) -> None:
+    def take(self, pending: str) -> None:
         """Keep points that :meth:`pending` gave, but for those that the run has."""
-        for name, value, timestamp, step in points:
+        for name, value, timestamp, step in json.loads(pending):
             if (name, step) not in self._recorded:
                 self._points.append((name, value, timestamp, step))
                 self._recorded.add((name, step))
@@ -190,7 +192,7 @@ class Record:
         while len(self._points) >= at_least:
             points = self._points[:POINTS_PER_WRITE]
             write_points(self.client, database, self.run_id, points)
-            del self._points[: len(points)]
+            del self._points[: len(points)], self._texts[: len(points)]
         self._written = time.monotonic()
 
     @contextmanager
