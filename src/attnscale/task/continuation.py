@@ -28,8 +28,15 @@ def random_state(device: torch.device) -> dict[str, Any]:
     # The global generator is what libraries may draw from.
     kind, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
     state: dict[str, Any] = {
-        "python": [version, list(numbers), gauss],
-        "numpy": [str(kind), np.asarray(keys).tolist(), position, has_gauss, cached],
+        # As tensors: single numbers are pickled one at a time.
+        "python": [version, torch.tensor(numbers), gauss],
+        "numpy": [
+            str(kind),
+            torch.from_numpy(np.asarray(keys, dtype=np.int64)),
+            position,
+            has_gauss,
+            cached,
+        ],
         "torch": torch.get_rng_state(),
     }
     if device.type == "cuda":
@@ -49,9 +56,9 @@ def random_states(device: torch.device, n_processes: int) -> list[dict[str, Any]
 def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
     """Set all random generators of this process as :func:`random_state` found them."""
     version, numbers, gauss = state["python"]
-    random.setstate((version, tuple(numbers), gauss))
+    random.setstate((version, tuple(numbers.tolist()), gauss))
     kind, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    np.random.set_state((kind, keys.cpu().numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
     torch.set_rng_state(_bytes(state["torch"]))
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(_bytes(state["cuda"]), device)
