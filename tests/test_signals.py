@@ -14,7 +14,8 @@ NUMBERS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in NUMBERS}
+    # Whoever started the tests may ignore some, as nohup does.
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in NUMBERS}
     end_on_signals()
     yield
     if STOP._timer is not None:
