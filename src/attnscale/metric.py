@@ -131,27 +131,27 @@ class LossByLength(Metric):
         return {f"loss_length_{a}_{b}": loss for a, b, loss in losses if not math.isnan(loss)}
 
 
-def bleu_tokenizer(language: str, *, unspaced: bool, wanted: str | None = None) -> str:
+def bleu_tokenizer(language: str, *, unspaced: bool, choice: str | None = None) -> str:
     """Return the name of sacreBLEU's tokeniser for text in a language.
 
     Args:
         language: Its code, such as "zh" or "zh-TW".
         unspaced: Whether the text has no spaces between words.
-        wanted: One to take whatever the language is, or None.
+        choice: One to take whatever the language is, or None.
 
     Raises:
-        ValueError: If the one that is wanted does not exist, or is not installed.
+        ValueError: If the one that is choice does not exist, or is not installed.
     """
     from sacrebleu.metrics.bleu import BLEU
 
-    if wanted is not None:
-        check_choice("task.bleu_tokenizer", wanted, BLEU_TOKENIZERS)
+    if choice is not None:
+        check_choice("task.bleu_tokenizer", choice, BLEU_TOKENIZERS)
     fallback = "char" if unspaced else "13a"
-    name = wanted or BLEU_BY_LANGUAGE.get(language.replace("_", "-").partition("-")[0], fallback)
+    name = choice or BLEU_BY_LANGUAGE.get(language.replace("_", "-").partition("-")[0], fallback)
     try:
         BLEU(tokenize=name)
     except RuntimeError as error:
-        if wanted is None:
+        if choice is None:
             return "char"
         raise ValueError(
             f"task.bleu_tokenizer={name}: not installed; pip install 'sacrebleu[{name[:2]}]'"

@@ -232,18 +232,18 @@ def test_bleu_counts_what_is_a_word_in_the_language(
     language: str, unspaced: bool, name: str
 ) -> None:
     assert bleu_tokenizer(language, unspaced=unspaced) == name
-    assert bleu_tokenizer(language, unspaced=unspaced, wanted="intl") == "intl"
+    assert bleu_tokenizer(language, unspaced=unspaced, choice="intl") == "intl"
 
 
 def test_a_tokenizer_that_there_is_not_is_named() -> None:
     with pytest.raises(ValueError, match=r"task\.bleu_tokenizer=14a: allowed are 13a, .*char"):
-        bleu_tokenizer("en", unspaced=False, wanted="14a")
+        bleu_tokenizer("en", unspaced=False, choice="14a")
 
 
 @pytest.mark.skipif(INSTALLED, reason="MeCab is installed")
 def test_a_tokenizer_that_is_not_installed_is_named() -> None:
     with pytest.raises(ValueError, match=r"ja-mecab: not installed; pip install 'sacrebleu\[ja\]"):
-        bleu_tokenizer("ja", unspaced=True, wanted="ja-mecab")
+        bleu_tokenizer("ja", unspaced=True, choice="ja-mecab")
 
 
 def test_one_wrong_character_leaves_most_of_a_japanese_score() -> None:

@@ -24,7 +24,7 @@ class Progress(TaskCallback):
     def __init__(self) -> None:
         """Start without a bar."""
         self.bar: tqdm[Any] | None = None
-        self.told = 0.0
+        self.reported_at = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Open the bar on the main process."""
@@ -48,8 +48,8 @@ class Progress(TaskCallback):
         if self.bar is not None:
             self.bar.update(trainer.global_step - self.bar.n)
         listener = LISTENER.get()
-        if listener is not None and time.monotonic() - self.told > SECONDS:
-            self.told = time.monotonic()
+        if listener is not None and time.monotonic() - self.reported_at > SECONDS:
+            self.reported_at = time.monotonic()
             listener(**self._figures(trainer))
 
     def _figures(self, trainer: pl.Trainer) -> dict[str, Any]:

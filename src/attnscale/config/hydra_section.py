@@ -96,12 +96,14 @@ def _shown_address(config: DictConfig) -> str | None:
     except OmegaConfBaseException:
         # What a job alone can resolve.
         return None
-    shown = public(uri) if isinstance(uri, str) else uri
-    return None if shown == uri else shown
+    address_text = public(uri) if isinstance(uri, str) else uri
+    return None if address_text == uri else address_text
 
 
-def _with_address(text: str, shown: str) -> str:
-    return re.sub(r"^(\+{0,2}tracking\.uri=).*", lambda key: key[1] + json.dumps(shown), text)
+def _with_address(text: str, address_text: str) -> str:
+    return re.sub(
+        r"^(\+{0,2}tracking\.uri=).*", lambda key: key[1] + json.dumps(address_text), text
+    )
 
 
 def cannot_write(error: Exception) -> str | None:
@@ -144,12 +146,12 @@ def bounded_hydra(allow: Sequence[str] = ()) -> Iterator[None]:
         # Hydra adds to the list that it is given.
         n_overrides = len(overrides)
         config = load(self, config_name, overrides, *args, **keys)
-        if shown := _shown_address(config):
+        if address_text := _shown_address(config):
             # Composed again, so that Hydra writes down neither the address nor its override.
             for arguments in (overrides, sys.argv):
-                arguments[:] = [_with_address(text, shown) for text in arguments]
+                arguments[:] = [_with_address(text, address_text) for text in arguments]
             config = load(self, config_name, overrides[:n_overrides], *args, **keys)
-            config.tracking.uri = shown
+            config.tracking.uri = address_text
         address = OmegaConf.select(config, "data.address")
         if isinstance(address, str) and without_secrets(address) != address:
             raise ValueError(

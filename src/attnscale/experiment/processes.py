@@ -94,11 +94,11 @@ def check_launch(trainer: TrainerConfig) -> None:
     absent = [name for name in (first, size, *others) if name not in os.environ]
     if absent:
         raise ValueError(f"{first} is set, but not {', '.join(absent)}; {ignore}")
-    n, wanted = int(os.environ[size]), processes_wanted(trainer)
-    if n != wanted:
+    n, n_wanted = int(os.environ[size]), processes_wanted(trainer)
+    if n != n_wanted:
         raise ValueError(
             f"{first} and {size}={n} say that {started} started {n} processes, but trainer.devices="
-            f"{trainer.devices} and trainer.num_nodes={trainer.num_nodes} want {wanted}; {ignore}"
+            f"{trainer.devices} and trainer.num_nodes={trainer.num_nodes} want {n_wanted}; {ignore}"
         )
 
 

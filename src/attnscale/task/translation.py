@@ -63,7 +63,7 @@ class Translation(TaskModule):
             raise ValueError(f"task.length_edges={edges}: must be above 0 and ascend")
         self.label_smoothing, self.bleu_tokenizer = label_smoothing, bleu_tokenizer
         if bleu_tokenizer is not None:
-            choose_tokenizer("", unspaced=False, wanted=bleu_tokenizer)
+            choose_tokenizer("", unspaced=False, choice=bleu_tokenizer)
         self.by_length = LossByLength(edges) if edges else None
         self.metrics = {"val": TokenFigures(), "test": TokenFigures()}
         self.translations: dict[int, list[int]] = {}
@@ -152,7 +152,7 @@ class Translation(TaskModule):
             rejoined,
             lowercase=side.caseless,
             tokenize=choose_tokenizer(
-                data.target, unspaced=unspaced(references), wanted=self.bleu_tokenizer
+                data.target, unspaced=unspaced(references), choice=self.bleu_tokenizer
             ),
         )
         if self.trainer.is_global_zero:
