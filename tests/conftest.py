@@ -3,7 +3,7 @@ from jaxtyping import install_import_hook
 # Before anything imports attnscale: only what is imported later has its annotations checked. The
 # numeric tower lets an int stand for a float, as it does for mypy.
 install_import_hook(
-    ["attnscale.attention", "attnscale.model", "attnscale.metric"],
+    ["attnscale.attention", "attnscale.model", "attnscale.metric", "attnscale.bleu"],
     "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
 )
 

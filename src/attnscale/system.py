@@ -4,6 +4,7 @@ Modules that only Unix has are imported here alone.
 """
 
 import ctypes
+import logging
 import os
 import signal
 import subprocess
@@ -28,6 +29,11 @@ def ensure_home() -> None:
         Path.home()
     except RuntimeError:
         os.environ["HOME"] = "/"
+
+
+def quiet_matplotlib() -> None:
+    """Let matplotlib, which libraries import and nothing draws with, not say where it caches."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 
 def expand_home(key: str, path: str) -> str:

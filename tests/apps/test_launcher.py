@@ -11,14 +11,16 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 
-from attnscale.cli.app import explain
 from attnscale.config.build import project_root, register
+from attnscale.sweep.mistakes import explain
 
 PROBE = """
 import sys
 import attnscale.cli.app, attnscale.sweep.hooks, attnscale.cli.theory
 print([name for name in sys.modules if name.startswith(("submitit", "hydra_plugins"))])
 print("attnscale.sweep.slurm" in sys.modules)
+slow = {"pytorch_lightning", "torchmetrics", "mlflow", "scipy"}
+print(sorted(slow & set(sys.modules)))
 """
 
 
@@ -27,6 +29,15 @@ def test_an_app_does_not_load_it(tmp_path: Path) -> None:
         [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     assert done.stdout.split("\n")[:2] == ["[]", "False"]
+
+
+def test_an_app_does_not_load_what_takes_seconds_before_it_has_checked_its_configuration(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert done.stdout.split("\n")[2] == "[]"
 
 
 def test_where_it_is_not_installed_one_line_says_what_to_do(

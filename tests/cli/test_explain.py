@@ -12,11 +12,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attnscale.attention import BACKENDS, choose_scale
 from attnscale.checks import check_choice
-from attnscale.cli.app import explain
 from attnscale.cli.screen import paste
 from attnscale.config.build import project_root, register
 from attnscale.config.hydra_section import bounded_hydra
-from attnscale.sweep.overrides import _values, check, parse
+from attnscale.sweep.mistakes import explain
+from attnscale.sweep.overrides import check, listed, parse
 
 ODD = (
     *("~/corpus", "~/a b", "a=b.ckpt", "/tmp/größe", "a(1", 'x"y~', "C:\\a~\\", "C:\\größe"),
@@ -37,7 +37,7 @@ def test_of_a_sweep_each_value_is_quoted() -> None:
         parse(["data.dir=~/a,~/b"])
     (argument,) = shlex.split(str(caught.value).partition("; write ")[2])
     override = OverridesParser.create().parse_override(argument)
-    assert _values(override) == ["~/a", "~/b"]
+    assert listed(override) == ["~/a", "~/b"]
 
 
 @pytest.mark.parametrize("value", [*ODD, "/tmp/a-b_c.ckpt", "a,b"])

@@ -7,15 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attnscale.metric import (
-    LossByLength,
-    Scores,
-    TokenFigures,
-    bleu_remark,
-    bleu_remarks,
-    bleu_tokenizer,
-)
-from attnscale.metric import score as score_corpus
+from attnscale.bleu import Scores, bleu_remark, bleu_remarks, bleu_tokenizer
+from attnscale.bleu import score as score_corpus
+from attnscale.metric import LossByLength, TokenFigures
 
 N_TOKENS, VOCABULARY = 97, 11
 

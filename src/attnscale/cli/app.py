@@ -1,19 +1,15 @@
 """How an app is launched: one line for a person's mistake, true statuses, and a summary."""
 
-import difflib
 import io
-import logging
 import os
-import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hydra.errors import HydraException, OverrideParseException
-from omegaconf import DictConfig
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from attnscale.cli.job import (
     TRACEBACK_VARIABLE,
@@ -32,8 +28,10 @@ from attnscale.experiment.surroundings import same_environment
 from attnscale.signals import end_on_signals, stopped_status
 from attnscale.sweep.ends import end_lost
 from attnscale.sweep.going_on import command
-from attnscale.sweep.overrides import allowed, in_words
+from attnscale.sweep.mistakes import explain
+from attnscale.sweep.overrides import allowed
 from attnscale.sweep.state import LAUNCHED, Job, Sweep
+from attnscale.system import quiet_matplotlib
 from attnscale.tracking.address import without_secrets
 from attnscale.tracking.record import FAILED, FINISHED, KILLED
 from attnscale.tracking.ui import delete_view, save_view
@@ -104,54 +102,6 @@ def _finish_sweep(sweep: Sweep, interrupted: bool, problem: str | None) -> int:
     return int(status != FINISHED)
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__
-
-
-def _of_a_key(error: BaseException) -> str | None:
-    """Return an error that OmegaConf has with a key in a line, or None if it is none."""
-    for cause in _chain(error):
-        if not isinstance(cause, OmegaConfBaseException) or not cause.full_key:
-            continue
-        key = cause.full_key
-        if isinstance(cause, ConfigKeyError | ConfigAttributeError):
-            return f"{key}: no such key{_known(cause)}"
-        return f"{key}: {str(cause.msg or cause).splitlines()[0]}"
-    return None
-
-
-def explain(error: BaseException) -> str:
-    """Return an error of Hydra's or OmegaConf's in a line: the key, the value, what is allowed."""
-    if words := _of_a_key(error):
-        return words
-    if isinstance(error, OverrideParseException):
-        return in_words(error)
-    if "'hydra/launcher/submitit_slurm'" in str(error):
-        return "hydra/launcher=slurm: not installed; pip install 'attnscale[slurm]'"
-    missing = re.search(r"Could not find '([^']+)/([^'/]+)'", str(error))
-    if missing:
-        listed = str(error).partition("Available options in")[2].partition("Config search path")[0]
-        names = ", ".join(line.strip() for line in listed.splitlines()[1:] if line.strip())
-        return f"{missing[1]}={missing[2]}: no such choice. Allowed: {names}"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return "; ".join(lines[:1] + [line for line in lines[1:] if not line.startswith("full_key")])
-
-
-def _known(error: OmegaConfBaseException) -> str:
-    parent = error.parent_node
-    if not isinstance(parent, DictConfig):
-        return ""
-    names = [str(name) for name in parent if not str(name).startswith("_")]
-    near = difflib.get_close_matches(str(error.key).lower(), names, n=1)
-    hint = f". Did you mean {near[0]!r}?" if near else "."
-    if not names or str(error.full_key).startswith("tags."):
-        return f"; +{error.full_key}=… adds it"
-    return f"{hint} Allowed: {', '.join(names)}"
-
-
 def _outcome(main: Callable[[], object]) -> tuple[int, str | None]:
     """Return the exit status of an app's ``main``, and what to tell the person who asked."""
     try:
@@ -195,8 +145,7 @@ def launch(main: Callable[[], object]) -> None:
             # A terminal that lacks a sign, of Windows or without a locale, shows another.
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")
-        # It is imported by a library and draws nothing: where it may cache says nothing to anybody.
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)
+        quiet_matplotlib()
         code, problem = _outcome(main)
         for sweep in sweeps:
             try:

@@ -11,6 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from tabulate import tabulate
 
+from attnscale.bleu import bleu_remarks
 from attnscale.checks import check_writable
 from attnscale.cli.job import writing
 from attnscale.cli.screen import COLUMNS, number, say
@@ -21,7 +22,6 @@ from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain
 from attnscale.config.targets import Targets
 from attnscale.files import write_text
-from attnscale.metric import bleu_remarks
 from attnscale.sweep.overrides import allowed
 from attnscale.tracking.store import find_store
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
+from attnscale.bleu import bleu_remark, bleu_remarks
 from attnscale.config.build import shown_path
 from attnscale.experiment import Result
 from attnscale.experiment.surroundings import TOLD_LOGGERS
-from attnscale.metric import bleu_remark, bleu_remarks
 from attnscale.sweep.overrides import quoted
 from attnscale.sweep.state import Job
 

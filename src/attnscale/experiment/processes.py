@@ -16,7 +16,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch
-from pytorch_lightning.plugins.environments import SLURMEnvironment
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from attnscale.config.choice_schema import TrainerConfig
@@ -117,6 +116,9 @@ def meet() -> TCPStore | None:
     first, size, *_ = OUTSIDE_VARIABLES[started]
     n, own = int(os.environ[size]), rank()
     if started == "srun":
+        # Lightning takes a second to import, and whoever only counts processes is told at once.
+        from pytorch_lightning.plugins.environments import SLURMEnvironment
+
         slurm = SLURMEnvironment(auto_requeue=False)
         address, port = slurm.main_address, slurm.main_port
     else:

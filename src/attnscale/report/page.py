@@ -9,8 +9,8 @@ from typing import Any
 from attnscale.analysis.comparison import verdict_in_words
 from attnscale.analysis.curves import MAX_POINTS
 from attnscale.analysis.settings import Grid, make_grid
+from attnscale.bleu import bleu_remarks
 from attnscale.figures.page import Section, Table, write_page
-from attnscale.metric import bleu_remarks
 from attnscale.report import gallery, provenance, translations
 from attnscale.report.answer import Answer, make_answer
 from attnscale.report.comparisons import Comparison

@@ -1,7 +1,9 @@
 """Hydra's hook at the start of a sweep: checks, the parent run, and where jobs find it."""
 
+import copy
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +28,9 @@ from attnscale.sweep.going_on import (
     take_lock,
     tell_unfinished,
 )
+from attnscale.sweep.mistakes import explain
 from attnscale.sweep.orphans import mark_orphans
-from attnscale.sweep.overrides import allowed, check, describe, parse, swept_keys
+from attnscale.sweep.overrides import allowed, check, describe, listed, parse, swept_keys
 from attnscale.sweep.state import LAUNCHED, Launch, Sweep
 from attnscale.tracking.heartbeat import heartbeat
 from attnscale.tracking.liveness import Process
@@ -59,6 +62,27 @@ def _check_targets(config: DictConfig, targets: Targets) -> None:
         return
     check_limits(values, TrainConfig if "model" in values else TheoryConfig, SECTIONS)
     targets.check(values)
+
+
+def _check_swept(config: DictConfig, overrides: Sequence[str], targets: Targets) -> None:
+    """Check each value that a sweep gives a key, the others as they are.
+
+    Nothing is checked that depends on a choice which is swept as well.
+    """
+    groups = set(config.hydra.runtime.choices)
+    swept = [override for override in parse(overrides) if override.is_sweep_override()]
+    choices = {override.key_or_group for override in swept} & groups
+    if "experiment" in choices:
+        return
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    for override in swept:
+        key = override.key_or_group
+        if key in groups or override.is_add() or any(key.startswith(f"{c}.") for c in choices):
+            continue
+        for value in listed(override):
+            changed = copy.deepcopy(own)
+            OmegaConf.update(changed, key, value)
+            _check_targets(changed, targets)
 
 
 def record_launch(
@@ -118,6 +142,8 @@ class SweepHook(Callback):
         """Check the overrides, then record the sweep. Hydra turns exceptions here into warnings."""
         try:
             self._start(config)
+        except OmegaConfBaseException as error:
+            sys.exit(explain(error))
         except Exception as error:
             sys.exit(cannot_write(error) or " ".join(str(error).split()) or type(error).__name__)
 
@@ -137,6 +163,7 @@ class SweepHook(Callback):
             register(SLURM_LAUNCHER)
         if "model" in config:
             check(all_overrides, config)
+        _check_swept(config, all_overrides, targets)
         if swept_keys(overrides, ()).count("budget"):
             raise ValueError("budget: is one for all jobs; start a sweep for each")
         swept = swept_keys(overrides, params)

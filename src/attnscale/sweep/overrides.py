@@ -52,7 +52,7 @@ def in_words(error: OverrideParseException) -> str:
     return f"{error.override}: is not in Hydra's grammar; write {shlex.quote(text)}"
 
 
-def _values(override: Override) -> list[Any]:
+def listed(override: Override) -> list[Any]:
     """Return the values that an override can take; nothing for an interval, which has no list."""
     if not override.is_sweep_override():
         return [override.value()]
@@ -93,10 +93,10 @@ def check(overrides: Iterable[str], config: Any) -> None:
     """
     parsed = parse(overrides)
     named = [o for o in parsed if o.key_or_group == "attention.scale"]
-    scales = [value for override in named for value in _values(override)]
+    scales = [value for override in named for value in listed(override)]
     if not named:
         scales = [config.attention.scale]
-    open_ended = any(o.is_sweep_override() and not _values(o) for o in named)
+    open_ended = any(o.is_sweep_override() and not listed(o) for o in named)
     used, named_keys = set(), {o.key_or_group for o in parsed}
     for scale in scales:
         value = scale if isinstance(scale, int | float | None) else str(scale)

@@ -18,6 +18,8 @@ import socket
 import sys
 from pathlib import Path
 
+from attnscale.system import quiet_matplotlib
+
 LATE = ("mlflow.store.tracking.sqlalchemy_store", "matplotlib.figure", "scipy.stats")
 """What libraries import when they first need it."""
 
@@ -88,6 +90,7 @@ def _reap(channel: socket.socket) -> None:
 
 def serve(channel: socket.socket) -> None:
     """Fork a worker for each pair of pipes, until the launcher closes the channel."""
+    quiet_matplotlib()
     _import_all()
     threads = n_threads()
     _tell(channel, threads=threads)

@@ -24,6 +24,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig
 
 from attnscale.signals import end_on_signals, interrupt, stopped_status
+from attnscale.system import quiet_matplotlib
 
 GRACE_SECONDS = 60.0
 """How long a job may take to save and record its end once its launcher is gone."""
@@ -124,6 +125,7 @@ def _run(request: Request, tell: Callable[..., None]) -> int:
 def main() -> int:
     """Run the job that comes through standard input; return the exit status."""
     source, news = _own_streams()
+    quiet_matplotlib()
     request = _request(source)
     os.environ.clear()
     os.environ.update(request.environment)
@@ -167,7 +169,3 @@ def main_and_exit() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(status)
-
-
-if __name__ == "__main__":
-    main_and_exit()

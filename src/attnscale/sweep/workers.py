@@ -16,6 +16,9 @@ from attnscale.sweep.server import QUIET, is_ready, serve_and_exit
 CAN_FORK = sys.platform == "linux" and hasattr(os, "fork")
 """Where a process that imported these libraries can be forked; on macOS it cannot."""
 
+ONE_JOB = "from attnscale.sweep.worker import main_and_exit; main_and_exit()"
+"""Not ``-m``: a module that is run so is another than the one that the job's classes are of."""
+
 
 class Worker:
     """A process with a job.
@@ -165,7 +168,7 @@ class FreshInterpreters:
         """Start a worker."""
         with _pipes() as (theirs, (lifeline, news)):
             process = subprocess.Popen(
-                [sys.executable, "-m", "attnscale.sweep.worker"],
+                [sys.executable, "-c", ONE_JOB],
                 env=_environment(),
                 stdin=theirs[0],
                 stdout=theirs[1],

@@ -12,14 +12,15 @@ import torch.distributed
 from torch import Tensor
 
 from attnscale.attention.scale.base import widen
+from attnscale.bleu import bleu_tokenizer as choose_tokenizer
+from attnscale.bleu import score
 from attnscale.checks import check_share
 from attnscale.data.corpus import unspaced
 from attnscale.data.translation import TranslationBatch, TranslationData
 from attnscale.data.vocabulary import END, PADDING
 from attnscale.decoding.greedy import greedy
 from attnscale.files import write_text
-from attnscale.metric import LossByLength, TokenFigures, score
-from attnscale.metric import bleu_tokenizer as choose_tokenizer
+from attnscale.metric import LossByLength, TokenFigures
 from attnscale.model.cross_entropy import linear_cross_entropy
 from attnscale.model.transformer import Transformer
 from attnscale.task.module import TaskModule
@@ -49,7 +50,7 @@ class Translation(TaskModule):
             length_edges: Longest target sentences of classes whose test losses are told apart, in
                 tokens, ascending; none for no classes.
             bleu_tokenizer: sacreBLEU's tokeniser; None (as in earlier checkpoints) for that of the
-                target language, see :func:`attnscale.metric.bleu_tokenizer`.
+                target language, see :func:`attnscale.bleu.bleu_tokenizer`.
             parts: See :class:`TaskModule`; the model is a :class:`Transformer`.
 
         Raises:
