@@ -10,7 +10,7 @@ import pytest
 import torch
 from mlflow.tracking import MlflowClient
 
-from attnscale.callbacks.checkpoint import FOLDER, LAST, PREVIOUS
+from attnscale.callbacks.names import FOLDER, LAST, PREVIOUS
 from attnscale.config.build import compose
 from attnscale.experiment import Result, run
 from attnscale.signals import STOP, Stopped

@@ -10,10 +10,9 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.plugins import TorchCheckpointIO
 from torch import Tensor
 
+from attnscale.callbacks.names import FOLDER, LAST, PREVIOUS
 from attnscale.files import write_bytes
 from attnscale.signals import Stopped
-
-FOLDER, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
 
 
 class WholeCheckpoints(TorchCheckpointIO):

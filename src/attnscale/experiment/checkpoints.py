@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscale.callbacks.checkpoint import FOLDER, LAST, PREVIOUS
+from attnscale.callbacks.names import FOLDER, LAST, PREVIOUS
 from attnscale.config.schema import TrainConfig
 from attnscale.config.section import typed
 from attnscale.config.targets import NO_ALLOWANCE, Targets

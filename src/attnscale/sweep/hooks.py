@@ -49,19 +49,21 @@ LOCAL_LAUNCHER = "hydra_plugins.attnscale.LocalLauncher"
 """``_target_`` of ``hydra/launcher=local``."""
 
 
-def _check_targets(config: DictConfig, targets: Targets) -> None:
-    """Check what all jobs share; each job checks its own configuration once more."""
-    shared = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    with open_dict(shared):
+def _checked(config: DictConfig, targets: Targets) -> dict[str, Any]:
+    """Return the values of a configuration, within their limits.
+
+    Nothing is returned where a job alone can resolve it; each job checks its own once more.
+    """
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    with open_dict(own):
         # Hydra knows it when a job starts.
-        shared.folder = ""
+        own.folder = ""
     try:
-        values = resolve(shared, targets)
+        values = resolve(own, targets)
     except OmegaConfBaseException:
-        # What a job alone can resolve.
-        return
+        return {}
     check_limits(values, TrainConfig if "model" in values else TheoryConfig, SECTIONS)
-    targets.check(values)
+    return values
 
 
 def _check_swept(config: DictConfig, overrides: Sequence[str], targets: Targets) -> None:
@@ -74,15 +76,14 @@ def _check_swept(config: DictConfig, overrides: Sequence[str], targets: Targets)
     choices = {override.key_or_group for override in swept} & groups
     if "experiment" in choices:
         return
-    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     for override in swept:
         key = override.key_or_group
         if key in groups or override.is_add() or any(key.startswith(f"{c}.") for c in choices):
             continue
         for value in listed(override):
-            changed = copy.deepcopy(own)
+            changed = copy.deepcopy(config)
             OmegaConf.update(changed, key, value)
-            _check_targets(changed, targets)
+            _checked(changed, targets)
 
 
 def record_launch(
@@ -156,7 +157,7 @@ class SweepHook(Callback):
         targets = Targets(allowed(sys.argv[1:]))
         if any(override.key_or_group == "allow" for override in parse(from_file)):
             raise ValueError("hydra.sweeper.params.allow: counts on the command line only")
-        _check_targets(config, targets)
+        values = _checked(config, targets)
         if config.hydra.launcher.get("_target_") == SLURM_LAUNCHER:
             from attnscale.sweep.slurm import register
 
@@ -164,6 +165,8 @@ class SweepHook(Callback):
         if "model" in config:
             check(all_overrides, config)
         _check_swept(config, all_overrides, targets)
+        # Last: whose classes these are is imported.
+        targets.check(values)
         if swept_keys(overrides, ()).count("budget"):
             raise ValueError("budget: is one for all jobs; start a sweep for each")
         swept = swept_keys(overrides, params)
