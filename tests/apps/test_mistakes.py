@@ -103,8 +103,6 @@ MISTAKES: dict[tuple[str, ...], str] = {
     # Of a sweep.
     (TRAIN, "-m", "model.dk=16,32"): "model.dk",
     (TRAIN, "-m", "model.d_k=16,abc"): "model.d_k: Value 'abc'",
-    (TRAIN, "-m", "model.d_k=16,0"): "model.d_k=0: must be at least 1",
-    (TRAIN, "-m", "optimizer.lr=1e-3,-1"): "optimizer.lr=-1.0: must be finite and at least 0",
     (TRAIN, "-m", "attention.scale=sqrt,sqtr"): "attention.scale=sqtr",
     (TRAIN, "-m", "seed=0,1", "model.n_layers=0"): "model.n_layers=0: must be at least 1",
     (TRAIN, "-m", "seed=0,1", "trainer.min_epochs=-1"): "trainer.min_epochs=-1: must be",

@@ -72,9 +72,6 @@ def _finish_sweep(sweep: Sweep, interrupted: bool, problem: str | None) -> int:
             try:
                 first = finish(record, sweep.folder, launch)
                 record.tags({"mlflow.note.content": f"{note} {first}".strip()})
-            except KeyboardInterrupt:
-                status = KILLED
-                raise
             except Exception as error:
                 status = FAILED
                 words = " ".join(str(error).split())
@@ -90,11 +87,16 @@ def _finish_sweep(sweep: Sweep, interrupted: bool, problem: str | None) -> int:
         print(f"Draw:    python -m src.curves sweep={launch.name}", flush=True)  # noqa: T201
         if status != FINISHED:
             print(f"Go on:   {command(launch, sweep.folder)}", flush=True)  # noqa: T201
+    except KeyboardInterrupt:
+        status = KILLED
+        raise
     finally:
         # Whatever happens, the record ends.
         sweep.held.close()
-        replace(launch, status=status).save(sweep.folder)
-        record.end(status)
+        try:
+            replace(launch, status=status).save(sweep.folder)
+        finally:
+            record.end(status)
         if not jobs and problem is not None:
             # Nothing was run: there is nothing to record.
             delete_view(record, launch.experiment, launch.name)

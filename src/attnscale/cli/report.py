@@ -19,6 +19,7 @@ from attnscale.config.build import project_root, shortened, shown_path, to_objec
 from attnscale.config.limits import check_limits
 from attnscale.config.section import plain
 from attnscale.files import write_bytes, write_text
+from attnscale.sweep.orphans import mark_orphans
 from attnscale.sweep.state import Launch
 from attnscale.tracking.history import History
 from attnscale.tracking.record import Record
@@ -124,6 +125,7 @@ def run_report(composed: DictConfig) -> None:
     store = find_store(config.tracking.uri, project_root())
     check_reachable(store)
     experiment = config.tracking.experiment
+    mark_orphans(store, experiment)
     selection = Asked(config.sweep, tuple(config.runs), config.filter, experiment)
     runs = find_runs(store, selection)
     sweeps = sorted({run.sweep for run in runs if run.sweep})

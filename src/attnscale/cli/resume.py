@@ -8,8 +8,9 @@ from pathlib import Path
 
 from attnscale.config.build import project_root
 from attnscale.config.schema import TrainConfig
-from attnscale.config.section import typed
+from attnscale.config.section import plain, typed
 from attnscale.config.targets import NO_ALLOWANCE, Targets
+from attnscale.experiment.identity import fingerprint, identity
 from attnscale.experiment.result import RUN_FILE
 from attnscale.sweep.going_on import check_code
 from attnscale.sweep.overrides import parse
@@ -69,13 +70,13 @@ def resumed_config(
 
 
 def run_config(
-    composed: TrainConfig, overrides: Iterable[str], targets: Targets = NO_ALLOWANCE
+    composed: TrainConfig, overrides: Sequence[str], targets: Targets = NO_ALLOWANCE
 ) -> TrainConfig:
     """Return the configuration of the run in the folder, where only ``overrides`` may change it.
 
     Raises:
-        ValueError: If an override contradicts it, or if the code has changed since and that is not
-            trusted.
+        ValueError: If an override contradicts it, or if the code or the data have changed since and
+            that is not trusted.
     """
     file = Path(composed.folder) / RUN_FILE
     if not file.is_file():
@@ -87,6 +88,16 @@ def run_config(
     targets.check(entries["config"])
     stored = typed(TrainConfig, entries["config"])
     config = changed_config(composed, stored, overrides)
+    if identity(plain(config)) != identity(entries["config"]):
+        raise ValueError(
+            f"resume={resume}: {' '.join(overrides)} make it another run; leave out what is no "
+            "place, or train on with checkpoint=PATH as a new one"
+        )
+    if fingerprint(config.data) != entries.get("data", "") and not composed.trust:
+        raise ValueError(
+            f"resume={resume}: the data have changed since it ran; go on all the same with "
+            "trust=true"
+        )
     return replace(config, checkpoint=stored.checkpoint, resume=resume, threads=stored.threads)
 
 

@@ -9,7 +9,7 @@ from tabulate import tabulate
 from attnscale.cli.screen import say
 from attnscale.config.app_schema import SweepsConfig
 from attnscale.config.build import project_root, shown_path, to_object
-from attnscale.sweep.going_on import command
+from attnscale.sweep.going_on import command, in_use
 from attnscale.sweep.orphans import mark_orphans
 from attnscale.sweep.state import RUNNING, SWEEP_FILE, Launch, read_jobs
 from attnscale.tracking.history import History
@@ -33,7 +33,7 @@ def _row(run: Run) -> tuple[list[object], str | None]:
     failed, done = counts[FAILED], counts[FINISHED]
     left = total - done - failed - running
     counted: list[object] = [total, done, failed, running, left, shown_path(folder)]
-    unfinished = done < total and not launch.alive
+    unfinished = done < total and not in_use(folder)
     return [launch.name, run.outcome, *counted], command(launch, folder) if unfinished else None
 
 

@@ -214,11 +214,26 @@ def register() -> None:
     # One id per launch: Hydra copies the cache from the sweep to its jobs.
     OmegaConf.register_new_resolver("launch_id", launch_id, replace=True, use_cache=True)
     OmegaConf.register_new_resolver("launch_folder", launch_folder, replace=True, use_cache=True)
+    OmegaConf.register_new_resolver("hydra_folder", hydra_folder, replace=True, use_cache=True)
 
 
 def launch_id() -> str:
     """Return a name for a launch: when, and a mark that no other has."""
     return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{os.getpid():x}{uuid.uuid4().hex[:4]}"
+
+
+def hydra_folder(resume: str | None) -> str:
+    """Return the folder of Hydra's own files of a run: one that goes on keeps those there are."""
+    name, attempt = ".hydra", 1
+    try:
+        folder = Path(launch_folder("outputs", resume))
+    except ValueError:
+        # It is a sweep, whose jobs have folders of their own.
+        return name
+    while (folder / name).exists():
+        attempt += 1
+        name = f".hydra_{attempt}"
+    return name
 
 
 def launch_folder(kind: str, resume: str | None) -> str:

@@ -16,6 +16,7 @@ from attnscale.config.schema import TrainConfig
 from attnscale.config.section import plain, typed
 from attnscale.config.targets import Targets
 from attnscale.experiment.checkpoints import newest_checkpoint
+from attnscale.experiment.identity import fingerprint
 from attnscale.experiment.processes import (
     RESULT_FILE,
     check_launch,
@@ -74,6 +75,7 @@ def _open(
         "parent": parent,
         "code": code_state(project_root()),
         "config": plain(config),
+        "data": fingerprint(config.data),
     }
     write_json(folder / RUN_FILE, entries)
     return record, name

@@ -38,6 +38,15 @@ def take_lock(folder: Path, key: str, *, seconds: float = 0.0) -> FileLock:
     return lock
 
 
+def in_use(folder: Path) -> bool:
+    """Whether a process that lives holds a folder, on this host or another that shares it."""
+    try:
+        take_lock(folder, "").release()
+    except ValueError:
+        return True
+    return False
+
+
 def earlier(folder: Path, resume: str | None, launcher: str) -> Launch | None:
     """Return the launch that is to go on, or None for a new sweep.
 
@@ -104,6 +113,6 @@ def tell_unfinished(folder: Path, overrides: Sequence[str]) -> None:
             # Of another version, or cut short: nothing that this sweep should fail for.
             continue
         same = sorted(_of_jobs(launch.overrides)) == sorted(overrides) and file.parent != folder
-        if same and launch.status != FINISHED and not launch.alive:
+        if same and launch.status != FINISHED and not in_use(file.parent):
             print(f"An unfinished sweep of these jobs can go on: {command(launch, file.parent)}")  # noqa: T201
             return

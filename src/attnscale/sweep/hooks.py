@@ -66,10 +66,11 @@ def _checked(config: DictConfig, targets: Targets) -> dict[str, Any]:
     return values
 
 
-def _check_swept(config: DictConfig, overrides: Sequence[str], targets: Targets) -> None:
-    """Check each value that a sweep gives a key, the others as they are.
+def _check_swept(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Check that there are the keys that a sweep varies, and that its values are of their types.
 
-    Nothing is checked that depends on a choice which is swept as well.
+    Nothing is checked that depends on a choice which is swept as well. A value of the right type
+    that is not allowed is the affair of its job: the others run.
     """
     groups = set(config.hydra.runtime.choices)
     swept = [override for override in parse(overrides) if override.is_sweep_override()]
@@ -81,9 +82,7 @@ def _check_swept(config: DictConfig, overrides: Sequence[str], targets: Targets)
         if key in groups or override.is_add() or any(key.startswith(f"{c}.") for c in choices):
             continue
         for value in listed(override):
-            changed = copy.deepcopy(config)
-            OmegaConf.update(changed, key, value)
-            _checked(changed, targets)
+            OmegaConf.update(copy.deepcopy(config), key, value)
 
 
 def record_launch(
@@ -164,7 +163,7 @@ class SweepHook(Callback):
             register(SLURM_LAUNCHER)
         if "model" in config:
             check(all_overrides, config)
-        _check_swept(config, all_overrides, targets)
+        _check_swept(config, all_overrides)
         # Last: whose classes these are is imported.
         targets.check(values)
         if swept_keys(overrides, ()).count("budget"):
@@ -195,6 +194,11 @@ class SweepHook(Callback):
             check_code(old.code, code, trust=bool(config.get("trust")), resume=str(config.resume))
             swept = [*old.swept, *(key for key in swept if key not in old.swept)]
         store = find_store(config.tracking.uri, project_root())
+        if old is not None and old.store not in ("", store.uri):
+            raise ValueError(
+                f"resume={config.resume}: the sweep is recorded in {old.store}, and not in "
+                f"{store.uri}; give tracking.uri="
+            )
         # As they were written: what each job resolves is not known here.
         settings: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
         launch = Launch(

@@ -148,12 +148,13 @@ class _Schedule:
         self.selector = selectors.DefaultSelector()
 
     def run(self) -> list[JobReturn]:
-        """Run all jobs; on a signal end those that run, and start no other."""
+        """Run all jobs; on a signal or an error of its own end those that run."""
         try:
             while self.waiting or self.capacity.running:
                 self._start_what_fits()
                 self._listen(None)
-        except KeyboardInterrupt:
+        except BaseException:
+            # A full disk too: no job runs on behind a table that is printed.
             self._stop()
             raise
         return [self.returns[planned.job.index] for planned in self.jobs]

@@ -6,6 +6,7 @@ the others.
 """
 
 import copy
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from attnscale.config.schema import TrainConfig
 from attnscale.config.section import typed
 from attnscale.config.targets import Targets
 from attnscale.experiment.demand import Demand, demand
-from attnscale.sweep.identity import fingerprint, identity
+from attnscale.experiment.identity import fingerprint, identity
 from attnscale.sweep.machine import cores, gpus
 from attnscale.sweep.overrides import describe
 from attnscale.sweep.state import WAITING, Job, Launch, job_file, read_jobs
@@ -88,11 +89,12 @@ def _place(config: DictConfig, sweep: Path, folder: str) -> None:
 
 
 def _again(folder: str) -> str:
-    """Return a folder for a job that starts anew, beside its old one."""
-    attempt = 2
-    while Path(f"{folder}_{attempt}").exists():
+    """Return a folder for a job that starts anew, beside its old ones."""
+    first = re.sub(r"_\d+$", "", folder)
+    first, attempt = first if Path(first).exists() else folder, 2
+    while Path(f"{first}_{attempt}").exists():
         attempt += 1
-    return f"{folder}_{attempt}"
+    return f"{first}_{attempt}"
 
 
 def _keep_hydra(config: DictConfig, folder: str) -> None:
@@ -151,8 +153,9 @@ def plan(
         config = loader.load_sweep_config(master, list(overrides))
         folder = _number(config, next_index)
         values = _values(config, targets)
-        mark = "" if values is None else identity(values)
-        old = known[mark].pop(0) if mark and known.get(mark) else None
+        # One that is mistaken is known by what was asked for.
+        mark = " ".join(sorted(overrides)) if values is None else identity(values)
+        old = known[mark].pop(0) if known.get(mark) else None
         if old is None:
             index, next_index = next_index, next_index + 1
         else:

@@ -67,12 +67,6 @@ class Launch:
         """Read what :meth:`save` wrote."""
         return cls(**json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8")))
 
-    @property
-    def alive(self) -> bool:
-        """Whether its launcher runs, as far as can be seen from here."""
-        process = Process.parse(self.process)
-        return self.status == RUNNING and process is not None and process.alive() is not False
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -84,7 +78,7 @@ class Job:
         status: WAITING, RUNNING, then FINISHED, FAILED, KILLED or LOST.
         folder: Where it writes.
         overrides: Its overrides.
-        identity: What tells it from other jobs of any sweep; see ``sweep/identity.py``.
+        identity: What tells it from other jobs of any sweep; see ``experiment/identity.py``.
         data: Fingerprint of the files that it trains on, or empty.
         threads: Torch's threads of each of its processes, or None if it chose.
         process: Who runs it, as :class:`~attnscale.tracking.liveness.Process` writes it.

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from attnscale.sweep import identity as module
-from attnscale.sweep.identity import fingerprint, identity
+from attnscale.experiment import identity as module
+from attnscale.experiment.identity import fingerprint, identity
 
 VALUES: dict[str, Any] = {
     "seed": 0,
