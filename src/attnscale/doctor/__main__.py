@@ -1,0 +1,5 @@
+"""``python -m attnscale.doctor``."""
+
+from attnscale.cli.doctor import run
+
+run()
