@@ -121,7 +121,6 @@ def test_the_command_goes_on_with_the_same_jobs(folder: str, resume: str) -> Non
         (replace(LAUNCH, status="KILLED"), True),
         (replace(LAUNCH, overrides=["resume=last", "seed=0,1", "trust=true"]), True),
         (replace(LAUNCH, status="FINISHED"), False),
-        (replace(LAUNCH, process=str(Process.current())), False),
         (replace(LAUNCH, overrides=["seed=0,2"]), False),
     ],
 )
@@ -133,6 +132,16 @@ def test_an_unfinished_sweep_of_the_same_jobs_is_told(
     tell_unfinished(tmp_path / "multirun" / "new", LAUNCH.overrides)
     words = "An unfinished sweep of these jobs can go on: python -m src.train -m seed=0,1 "
     assert capsys.readouterr().out == (f"{words}resume=old\n" if told else "")
+
+
+def test_a_sweep_that_a_process_holds_is_not_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    LAUNCH.save(tmp_path / "multirun" / "old")
+    lock = take_lock(tmp_path / "multirun" / "old", "")
+    tell_unfinished(tmp_path / "multirun" / "new", LAUNCH.overrides)
+    lock.release()
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"later": 1}'])

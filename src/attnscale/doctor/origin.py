@@ -83,6 +83,10 @@ class Product:
     slope: float = 1.0
     capped: bool = False
 
+    def is_of(self, other: "Product") -> bool:
+        """Whether it is the same product, wherever it is placed."""
+        return self.left is other.left and self.right is other.right
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -127,10 +131,27 @@ def _factor(theirs: Tensor, own: Tensor, tolerance: float) -> float | None:
     return float(mean) if bool((ratio - mean).abs().max() <= tolerance * mean) else None
 
 
+def _of_parts(node: Node, d: int) -> Origin | None:
+    """Return where vectors come from that were put one behind the other, as a cache of keys is."""
+    while node.operation in MOVES and len(node.parents) == 1:
+        (node,) = node.parents
+    if len(node.parents) < 2 or node.operation not in ("aten::cat", "aten::stack"):
+        return None
+    if any(parent.tensor.shape[-1] != d for parent in node.parents):
+        return None
+    parts = [origin(parent, parent.tensor) for parent in node.parents]
+    factors = [part.factor for part in parts]
+    alike = len({part.kind for part in parts}) == 1
+    return parts[0] if alike and max(factors) - min(factors) <= 1e-3 * max(factors) else None
+
+
 def origin(node: Node | None, vectors: Tensor) -> Origin:
     """Walk back from vectors, (…, d), that entered a product as the tensor of a node."""
     if node is None:
         return Origin(1.0, "unknown", None)
+    parts = _of_parts(node, vectors.shape[-1])
+    if parts is not None:
+        return parts
     half = vectors.dtype in (torch.float16, torch.bfloat16)
     tolerance, d = 3e-2 if half else 1e-3, vectors.shape[-1]
     own = torch.linalg.vector_norm(wide(vectors), dim=-1).flatten().sort().values

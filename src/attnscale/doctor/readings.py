@@ -39,7 +39,7 @@ def read_eager(
 
     Args:
         node: Of the logits: the products in them, and their twin.
-        logits: What the softmax gets, (…, query, key), perhaps with further columns for sinks.
+        logits: What the softmax gets, (…, query, key), perhaps with columns that have no key.
         weights: What it gives.
         axis: Of the keys.
         path: Module path.
@@ -55,12 +55,15 @@ def read_eager(
     columns = [one.scores.transpose(axis, -1) for one in node.products]
     n_keys = columns[0].shape[-1]
     others = [t.detach().transpose(axis, -1) for t in (logits, node.twin, weights)]
-    sinks = others[0].shape[-1] - n_keys
+    has_key = ~columns[0].reshape(-1, n_keys)[0].isnan()
+    sinks = n_keys - int(has_key.sum())
+    if sinks:
+        columns, others = ([t[..., has_key] for t in each] for each in (columns, others))
     if logits.ndim > 3:
         heads = logits.shape[-3]
     elif logits.ndim == 2:
         heads = 1
-    tensors = [by_head(t, heads or 1) for t in (*columns, *(t[..., :n_keys] for t in others))]
+    tensors = [by_head(t, heads or 1) for t in (*columns, *others)]
     q, k, of_q, of_k = product.left, product.right.mT, product.of_left, product.of_right
     if axis % logits.ndim == logits.ndim - 2:
         q, k, of_q, of_k = k, q, of_k, of_q

@@ -11,6 +11,7 @@ starts as the product without q · k: what differs in the end is what q · k con
 own operations are executed as they are, and first.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -128,8 +129,11 @@ class Watch(TorchDispatchMode):
         name = func._schema.name
         if torch.is_inference_mode_enabled() and func._can_decompose():
             # Composite operations arrive whole there.
-            with self:
+            TorchDispatchMode.__enter__(self)
+            try:
                 return func.decompose(*args, **kwargs)
+            finally:
+                TorchDispatchMode.__exit__(self, None, None, None)
         if func._schema.is_mutable:
             self._keep_old(func, args, kwargs)
         output = func(*args, **kwargs)
@@ -221,6 +225,9 @@ class Watch(TorchDispatchMode):
             # A residual sum is no vector of one projection; what it is of need not be kept.
             return
         weights = next((node for node in nodes if node.kind == "weights"), None)
+        if weights and name not in MOVES and outputs[0].numel() < weights.tensor.numel():
+            # A sum or a maximum of weights is none.
+            return
         roots = frozenset[int]().union(*(node.roots for node in nodes))
         for one in outputs:
             if weights is not None:
@@ -282,7 +289,7 @@ class Watch(TorchDispatchMode):
         count = next((n for n in counts if isinstance(n, int) and n > 0), None)
         return count if count is not None and folded % count == 0 else None
 
-    def _product(
+    def _product(  # noqa: PLR0911 -- one for each kind of product
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Tensor
     ) -> bool:
         """Look at a matrix product; return whether that is all there is to it."""
@@ -290,6 +297,13 @@ class Watch(TorchDispatchMode):
         left, right = self._of(args[i]), self._of(args[j])
         nodes = [node for node in (left, right) if node is not None]
         carrier = next((node for node in nodes if node.kind == "weights"), None)
+        parameters = [self._is_parameter(args[i]), self._is_parameter(args[j])]
+        if carrier is not None and any(parameters):
+            if output.numel() == carrier.tensor.numel() and carrier.tensor.ndim > 3:
+                # Heads are mixed after the softmax.
+                self._put(output, Node(output.detach(), "weights", attention=carrier.attention))
+                return True
+            carrier = None
         if carrier is not None:
             # weights · v: this was an attention.
             if carrier.attention is None:
@@ -298,7 +312,6 @@ class Watch(TorchDispatchMode):
                 self._found(carrier.attention)
             return True
         has_scores = any(node.products for node in nodes)
-        parameters = [self._is_parameter(args[i]), self._is_parameter(args[j])]
         if any(parameters):
             if has_scores:
                 # Talking heads: a mix of heads, through which no scale of one goes.
@@ -346,9 +359,7 @@ class Watch(TorchDispatchMode):
         twin = func(*tree_map(still, args), **tree_map(still, dict(kwargs)))
         twins = list(twin) if isinstance(twin, tuple | list) else [twin]
         # A product counts once, however many ways it came.
-        products = list(
-            {(id(p.left), id(p.right)): p for node in scores for p in node.products}.values()
-        )
+        products = _distinct(scores, outputs[0].shape)
         placed: list[list[Tensor]] = []
         if name in MOVES:
             plain = {key: value for key, value in kwargs.items() if key != "dtype"}
@@ -357,9 +368,14 @@ class Watch(TorchDispatchMode):
                 def place(value: Any, product: Product = product) -> Any:
                     node = self._of(value)
                     if node is not None and node.products:
-                        return product.scores.to(value.dtype)
-                    both = name == "aten::cat" and isinstance(value, Tensor)
-                    return torch.zeros_like(value) if both else value
+                        own = (one for one in node.products if one.is_of(product))
+                        same = next(own, None)
+                        nothing = torch.zeros_like(value) if same is None else same.scores
+                        return nothing.to(value.dtype)
+                    if name == "aten::cat" and isinstance(value, Tensor):
+                        # Columns without a key.
+                        return torch.full_like(value, torch.nan)
+                    return value
 
                 one = func(*tree_map(place, args), **tree_map(place, plain))
                 placed.append(list(one) if isinstance(one, tuple | list) else [one])
@@ -396,6 +412,18 @@ class Watch(TorchDispatchMode):
         self.notify(len(self.attentions))
 
 
+def _distinct(nodes: Sequence[Node], shape: torch.Size) -> list[Product]:
+    """Return the products in some scores, each once: as it is placed where it has a shape."""
+    products: list[Product] = []
+    for product in (product for node in nodes for product in node.products):
+        places = [i for i, one in enumerate(products) if one.is_of(product)]
+        if not places:
+            products.append(product)
+        elif products[places[0]].scores.shape != shape and product.scores.shape == shape:
+            products[places[0]] = product
+    return products
+
+
 def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     names = (argument.name for argument in func._schema.arguments)
     return dict(zip(names, args, strict=False)) | dict(kwargs)
@@ -414,5 +442,11 @@ def watching(
     """
     # Casts of weights that were made before would not be known as weights.
     torch.clear_autocast_cache()
-    with torch.compiler.set_stance("force_eager"), Watch(model, rows=rows, notify=notify) as watch:
+    with (
+        warnings.catch_warnings(),
+        torch.compiler.set_stance("force_eager"),
+        Watch(model, rows=rows, notify=notify) as watch,
+    ):
+        # The hooks are gone before anything is compiled again.
+        warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are")
         yield watch
