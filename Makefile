@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SWEEP := attention.scale=sqrt,none model.d_k=64,512
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-slurm torture gpu-check check format bench ui clean clean-runs
+.PHONY: help setup demo test test-readme test-slow test-slurm torture gpu-check check format bench ui clean clean-runs
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -26,6 +26,9 @@ demo: $(STAMP) ## Set up, then train four models side by side and compare them
 
 test: $(STAMP) ## Set up, then run the fast tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n 2 --dist worksteal
+
+test-readme: $(STAMP) ## Run the README's commands as they stand there
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/apps/test_readme.py -k 'a_command or table'
 
 test-slow: $(STAMP) ## Run the tests that take minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --timeout 1500

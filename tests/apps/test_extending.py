@@ -203,6 +203,7 @@ def test_only_what_the_document_names_is_touched(kind: str) -> None:
     assert touched == named(kind) - optional
 
 
+@pytest.mark.slow
 def test_toys_train_a_step_from_the_command_line(tree: Path, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/mlflow.db"
     done = subprocess.run(

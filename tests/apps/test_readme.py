@@ -33,11 +33,13 @@ def test_there_are_commands() -> None:
     assert len(COMMANDS) >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_runs(drawn: dict[str, Any], command: str) -> None:
     assert drawn[command].returncode == 0, drawn[command].stderr
 
 
+@pytest.mark.slow
 def test_the_sweep_prints_the_table_of_the_readme(drawn: dict[str, Any], module_shell: Any) -> None:
     done = drawn["python -m src.train -m attention.scale=sqrt,none model.d_k=64,512"]
     header = next(line for line in README.splitlines() if line.startswith("job    run"))

@@ -181,9 +181,10 @@ def test_modes_and_their_options_sweep_together(shell: Any) -> None:
     assert shell.parent().info.status == "FINISHED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143)],
 )
 def test_interrupting_a_sweep(
     shell: Any, request: pytest.FixtureRequest, number: signal.Signals, code: int
@@ -239,6 +240,7 @@ def copied(tmp_path: Path) -> Path:
     return there
 
 
+@pytest.mark.slow
 def test_the_default_store_is_the_projects_whatever_the_folder(
     copied: Path, tmp_path: Path
 ) -> None:

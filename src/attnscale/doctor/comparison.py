@@ -13,6 +13,8 @@ from attnscale.doctor.record import Attention
 from attnscale.doctor.report import Report, UnhealthyError, aligned
 from attnscale.doctor.watch import watching
 
+Way = Callable[[Any], object]
+
 SCALE, SPREAD, OUTPUT = 0.01, 0.05, 1e-3
 """Relative differences from which scales, spreads and outputs are another."""
 
@@ -131,7 +133,7 @@ def compare(
     b: nn.Module,
     batch: Any = None,
     *,
-    forward: Callable[[Any], object] | None = None,
+    forward: Way | tuple[Way, Way] | None = None,
     names: tuple[str, str] = ("a", "b"),
     rows: int = ROWS,
 ) -> Comparison:
