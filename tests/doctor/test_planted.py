@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention as fused
 
 from attnscale.doctor import compare, examine
-from tests.doctor.attention import D_K, D_MODEL, N_HEADS, Core, N, batch, model, turned
+from tests.doctor.attention import D_K, D_MODEL, N_HEADS, WAYS, Core, N, batch, model, turned
 
 ROOT = D_K**-0.5
 

@@ -47,7 +47,7 @@ class Doctor(pl.Callback):
     """
 
     def __init__(
-        self, *, every: int = 100, expect: Expected = None, heads: bool = True, rows: int = 256
+        self, *, every: int = 100, expect: Expected = None, heads: bool = True, rows: int = 64
     ) -> None:
         """Choose how often to look, and what is right.
 

@@ -431,7 +431,7 @@ def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[
 
 @contextmanager
 def watching(
-    model: nn.Module, *, rows: int = 256, notify: Callable[[int], None] = lambda n: None
+    model: nn.Module, *, rows: int = 64, notify: Callable[[int], None] = lambda n: None
 ) -> Iterator[Watch]:
     """Watch what a model computes in a block; a compiled one runs uncompiled in it.
 
