@@ -88,6 +88,9 @@ class ForkServer:
     def __init__(self) -> None:
         """Start the server; it imports while this process goes on, which may have imported all."""
         self._channel, theirs = socket.socketpair()
+        for stream in (sys.stdout, sys.stderr):
+            # What waits in them would be written by a fork too, into its news.
+            stream.flush()
         self._process = None if is_ready() else _interpreter(theirs)
         self._pid = os.fork() if self._process is None else self._process.pid
         if self._pid == 0:
