@@ -75,14 +75,15 @@ def _normalised(attention: Attention) -> bool:
 
 
 def named(attention: Attention) -> list[str]:
-    """Return the names of an attention's scale; several where sizes coincide."""
+    """Return the names of an attention's scale; several where sizes coincide, but for 1/√d_k."""
     d, width = attention.d_k, attention.d_model
-    return [
+    names = [
         name
         for name, of in SCALES
         if (width or "d_model" not in name)
         and math.isclose(attention.scale, of(d, width or 1), rel_tol=CLOSE)
     ]
+    return names[:1] if names[:1] == ["1/√d_k"] else names
 
 
 def scale_in_words(attention: Attention) -> str:
