@@ -41,7 +41,8 @@ class Layer(nn.Module):
         else:
             y = scaled_dot_product_attention(q, k, v)
         x = x + self.o(y.transpose(1, 2).flatten(2))
-        return x + self.down(torch.relu(self.up(self.norm2(x))))
+        output: Tensor = x + self.down(torch.relu(self.up(self.norm2(x))))
+        return output
 
 
 def model(*, eager: bool, layers: int = N_LAYERS) -> nn.Module:
