@@ -44,7 +44,7 @@ def _heads(report: "Report") -> list[list[object]]:
 
 
 def write_page(
-    report: "Report", path: Path, columns: Sequence[str], rows: Sequence[object]
+    report: "Report", path: Path, columns: Sequence[str], rows: Sequence[Sequence[object]]
 ) -> Path:
     """Write the page of a report.
 
@@ -63,10 +63,11 @@ def write_page(
             caption="How far q · k spreads the logits of a row, and how far it would with "
             "unrelated q and k of the same sizes; mean over heads.",
         )
-        table = Table(name="attentions", columns=columns, rows=rows)  # type: ignore[arg-type]
+        table = Table(name="", columns=columns, rows=rows, caption="Mean over heads.")
         names = list(report.attentions[0].figures)
         heads = Table(
-            name="heads",
+            name="",
+            caption="Figures of each head.",
             columns=["attention", "head", "scale", "spread", *names, "first key"],
             rows=_heads(report),
         )

@@ -36,7 +36,7 @@ class Table:
     """A table.
 
     Attributes:
-        name: Name of its CSV file, without the ending.
+        name: Name of its CSV file, without the ending; empty on a page that is a single file.
         columns: Headings.
         rows: Plain values: text, numbers, None for an empty cell.
         caption: What it shows.
