@@ -25,21 +25,19 @@ import attnscale.experiment, attnscale.cli.app
 """
 
 
+def built_wheel(folder: Path) -> Path:
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation"]
+    built = subprocess.run(
+        [*command, "--outdir", str(folder), str(ROOT)], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 @pytest.mark.slow
 def test_the_wheel_installs_clean(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(tmp_path),
-        str(ROOT),
-    ]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stdout + built.stderr
-    (wheel,) = tmp_path.glob("*.whl")
+    wheel = built_wheel(tmp_path)
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"attnscale"}
@@ -77,3 +75,50 @@ def test_the_wheel_installs_clean(tmp_path: Path) -> None:
     )
     assert probe.returncode == 0, probe.stderr
     assert "torch.Size([2, 5, 8])" in probe.stdout
+
+
+PLANTED = """
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v = (nn.Linear(60, 60) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = (p(x).unflatten(-1, (5, 12)).transpose(1, 2) for p in (self.q, self.k, self.v))
+        return scaled_dot_product_attention(q * 12**-0.5, k, v)
+
+def batch():
+    return torch.randn(2, 20, 60)
+"""
+
+
+@pytest.mark.slow
+def test_the_doctor_of_the_wheel_needs_torch_and_jaxtyping_alone(tmp_path: Path) -> None:
+    wheel = built_wheel(tmp_path)
+    venv.create(tmp_path / "env", with_pip=True)
+    binaries = tmp_path / "env" / "bin"
+    install = [str(binaries / "python"), "-m", "pip", "install", "--quiet"]
+    constraints = ("-c", str(ROOT / "constraints.txt"))
+    bare = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    for words in ([*constraints, "torch", "jaxtyping"], ["--no-deps", str(wheel)]):
+        subprocess.run([*install, *words], check=True, capture_output=True, env=bare)
+    (tmp_path / "mine.py").write_text(PLANTED)
+    done = subprocess.run(
+        [
+            str(binaries / "attnscale-doctor"),
+            "model=mine.py:Twice",
+            "batch=mine.py:batch",
+            "expect=sqrt",
+        ],
+        cwd=tmp_path,
+        env=bare,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "1/d_k: scaled twice" in done.stdout) == (1, True), done.stderr
