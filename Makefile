@@ -3,10 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+ZOO_VENV := .venv-doctor
+ZOO_STAMP := $(ZOO_VENV)/.installed
+ZOO := PYTHONPATH=src OMP_NUM_THREADS=1 $(ZOO_VENV)/bin/python
 SWEEP := attention.scale=sqrt,none model.d_k=64,512
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-readme test-slow test-slurm torture gpu-check check format bench ui clean clean-runs
+.PHONY: help setup demo test test-readme test-slow test-slurm test-doctor doctor-types torture gpu-check check format bench ui clean clean-runs
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -37,6 +40,17 @@ test-slurm: $(STAMP) ## Start a real Slurm on this machine (Debian, root), run i
 	bash tests/slurm/slurm-up.sh
 	$(BIN)/python -m pytest tests/slurm; code=$$?; bash tests/slurm/slurm-down.sh; exit $$code
 
+$(ZOO_STAMP): tests/doctor_zoo/requirements.txt
+	$(PYTHON) -m venv $(ZOO_VENV)
+	$(ZOO_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+test-doctor: $(ZOO_STAMP) ## Try the doctor on models of six libraries, in an environment of its own
+	$(ZOO) -m pytest tests/doctor_zoo
+
+doctor-types: $(ZOO_STAMP) ## Write docs/doctor.md's table of the model types of transformers (minutes)
+	$(ZOO) -m benchmarks.doctor_types
+
 torture: $(STAMP) ## Kill sweeps at random moments, go on, compare (many minutes)
 	$(BIN)/python -m tests.torture.torture
 
@@ -65,7 +79,7 @@ ui: $(STAMP) ## Print the addresses of the newest sweeps, then start MLflow's UI
 	$(BIN)/python -m attnscale.cli.ui
 
 clean: ## Remove the environment and caches, keep runs
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(ZOO_VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 clean-runs: ## Remove all runs: mlruns/, multirun/, outputs/
