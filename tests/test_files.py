@@ -12,7 +12,7 @@ import torch
 from attnscale.callbacks.checkpoint import WholeCheckpoints
 from attnscale.experiment.result import write_json
 from attnscale.figures.page import Table, write_csv
-from attnscale.files import write_bytes, write_text
+from attnscale.files import remove_parts, write_bytes, write_text
 from tests.support.full_disk import largest_file
 
 LIMIT = 1024
@@ -65,3 +65,10 @@ def test_a_device_is_written_directly_and_stays_one() -> None:
     with pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
         write_bytes("/dev/full", b"content")
     assert Path("/dev/full").is_char_device()
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    for name in (".last.ckpt.123.part", "last.ckpt", ".hydra.part.txt"):
+        (tmp_path / name).write_text("x")
+    remove_parts(tmp_path, tmp_path / "nowhere")
+    assert {path.name for path in tmp_path.iterdir()} == {"last.ckpt", ".hydra.part.txt"}

@@ -41,6 +41,14 @@ def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview) -> No
             part.unlink()
 
 
+def remove_parts(*folders: Path) -> None:
+    """Remove what a process that was killed while it wrote has left in folders that are ours."""
+    for folder in folders:
+        for part in folder.glob(".*.part"):
+            with suppress(OSError):
+                part.unlink()
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text as UTF-8, as :func:`write_bytes` does.
 

@@ -24,7 +24,7 @@ from attnscale.experiment import Result
 from attnscale.experiment.consistency import check_settings
 from attnscale.experiment.demand import threads_for
 from attnscale.experiment.result import WORST, default_name
-from attnscale.files import FULL
+from attnscale.files import FULL, remove_parts
 from attnscale.sweep.going_on import take_lock
 from attnscale.sweep.machine import cores
 from attnscale.sweep.orphans import mark_orphans
@@ -191,6 +191,9 @@ def run_job(
     # A job that lost its launcher may still be saving.
     patience = 0.0 if config.get("resume") is None else GRACE_SECONDS
     with take_lock(folder, f"folder={folder}", seconds=patience):
+        if config.get("resume") is not None:
+            # The process before may have been killed while it wrote.
+            remove_parts(folder, *(inner for inner in folder.rglob("*") if inner.is_dir()))
         job.save(file)
         try:
             result = work(config, sweep, job.name)

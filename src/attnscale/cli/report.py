@@ -18,7 +18,7 @@ from attnscale.config.app_schema import CurvesConfig, ReportConfig
 from attnscale.config.build import project_root, shortened, shown_path, to_object
 from attnscale.config.limits import check_limits
 from attnscale.config.section import plain
-from attnscale.files import write_bytes, write_text
+from attnscale.files import remove_parts, write_bytes, write_text
 from attnscale.sweep.orphans import mark_orphans
 from attnscale.sweep.state import Launch
 from attnscale.tracking.history import History
@@ -83,6 +83,7 @@ def write(
 
     runs = find_runs(store, selection) if runs is None else runs
     history = History(store, selection.experiment)
+    remove_parts(folder)
     report = make_report(runs, history, folder, title=title, **options)
     text = json.dumps(_valid(report.result), indent=1, ensure_ascii=False)
     write_text(folder / RESULT_FILE, text)

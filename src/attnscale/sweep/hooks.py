@@ -20,6 +20,7 @@ from attnscale.config.hydra_section import cannot_write
 from attnscale.config.limits import check_limits
 from attnscale.config.schema import SECTIONS, TrainConfig
 from attnscale.config.targets import Targets
+from attnscale.files import remove_parts
 from attnscale.sweep.forecast import duration, n_jobs, runs_in_turn
 from attnscale.sweep.going_on import (
     check_code,
@@ -191,6 +192,7 @@ class SweepHook(Callback):
         lock = take_lock(folder, f"hydra.sweep.dir={folder}")
         code = code_state(project_root())
         if old is not None:
+            remove_parts(folder, folder / "jobs")
             check_code(old.code, code, trust=bool(config.get("trust")), resume=str(config.resume))
             swept = [*old.swept, *(key for key in swept if key not in old.swept)]
         store = find_store(config.tracking.uri, project_root())
