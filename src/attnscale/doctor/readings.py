@@ -1,13 +1,13 @@
 """The records of attentions: what a pass left of them, sampled in rows and put in numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnscale.doctor.kernels import Fused, flex_rows
-from attnscale.doctor.origin import Node, origin
+from attnscale.doctor.origin import Node, Origin, origin
 from attnscale.doctor.record import Attention
 from attnscale.doctor.recovery import Rows, read, rows_at, sampled, unrelated_spread, used
 
@@ -64,9 +64,10 @@ def read_eager(
     elif logits.ndim == 2:
         heads = 1
     tensors = [by_head(t, heads or 1) for t in (*columns, *others)]
-    q, k, of_q, of_k = product.left, product.right.mT, product.of_left, product.of_right
+    pairs = [((one.left, one.of_left), (one.right.mT, one.of_right)) for one in node.products]
     if axis % logits.ndim == logits.ndim - 2:
-        q, k, of_q, of_k = k, q, of_k, of_q
+        pairs = [(k, q) for q, k in pairs]
+    (q, of_q), (k, of_k) = pairs[0]
 
     def rows_of(block: slice, batch: Tensor, queries: Tensor) -> Rows:
         *some, last, still, given = (rows_at(t[:, block], batch, queries) for t in tensors)
@@ -77,6 +78,10 @@ def read_eager(
         tensors[0].shape,
         (q, k),
         (of_q, of_k),
+        further=[
+            (origin(of_one, one), origin(of_other, other))
+            for (one, of_one), (other, of_other) in pairs[1:]
+        ],
         rows=rows,
         slope=product.slope,
         capped=product.capped,
@@ -148,6 +153,7 @@ def record(
     nodes: Nodes,
     *,
     rows: int,
+    further: Sequence[tuple[Origin, Origin]] = (),
     errors: list[Tensor] | None = None,
     slope: float = 1.0,
     capped: bool = False,
@@ -164,6 +170,7 @@ def record(
         vectors: q and k as they are multiplied, (…, d); their axes before may be folded.
         nodes: Where they come from.
         rows: Rows of a head that are measured.
+        further: Where the vectors of further products come from.
         errors: What a kernel's output was off by, as ``rows_of`` notes it; None if it is not known.
         slope: Factor up to a soft cap.
         capped: Whether there is one.
@@ -197,7 +204,10 @@ def record(
         d_product=int(own.numel()),
         d_model=of_q.width,
         scales=tuple((first * since).tolist()),
-        further_scales=tuple((slopes[:, 1:].mean(dim=0) * since).tolist()),
+        further_scales=tuple(
+            float(slopes[:, i].mean()) * one.factor * other.factor
+            for i, (one, other) in enumerate(further, start=1)
+        ),
         factor_q=of_q.factor,
         factor_k=of_k.factor,
         origin_q=of_q.kind,

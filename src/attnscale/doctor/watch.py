@@ -299,7 +299,7 @@ class Watch(TorchDispatchMode):
         carrier = next((node for node in nodes if node.kind == "weights"), None)
         parameters = [self._is_parameter(args[i]), self._is_parameter(args[j])]
         if carrier is not None and any(parameters):
-            if output.numel() == carrier.tensor.numel() and carrier.tensor.ndim > 3:
+            if output.numel() == carrier.tensor.numel():
                 # Heads are mixed after the softmax.
                 self._put(output, Node(output.detach(), "weights", attention=carrier.attention))
                 return True
