@@ -138,17 +138,16 @@ def _hugging_face(values: dict[str, str], attention: str | None) -> tuple[nn.Mod
 
 def _checkpoint(path: str) -> tuple[nn.Module, Any]:
     """Return the translation model of a checkpoint of this project, and a batch of its words."""
+    from attnscale.data.vocabulary import PADDING, SPECIALS
     from attnscale.experiment.translator import Translator
 
     translator = Translator(path)
     generator = torch.Generator().manual_seed(0)
-    first = len(("<unk>", "<pad>", "<bos>", "<eos>"))
     source, target = (
-        torch.randint(first, len(words), (2, N_TOKENS), generator=generator)
+        torch.randint(len(SPECIALS), len(words), (2, N_TOKENS), generator=generator)
         for words in (translator.source, translator.target)
     )
-    keep = torch.ones(source.shape, dtype=torch.bool)
-    return translator.model, (source, keep, target, keep)
+    return translator.model, (source, target, PADDING)
 
 
 def _sources(values: dict[str, str]) -> list[tuple[str, nn.Module, Any]]:
