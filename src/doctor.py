@@ -2,5 +2,11 @@
 
 from attnscale.cli.doctor import run
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Examine what the command line names."""
     run()
+
+
+if __name__ == "__main__":
+    main()

@@ -136,7 +136,14 @@ class Report:
         """Write a page that needs nothing else, and return its path."""
         from attnscale.doctor.page import write_page
 
-        return write_page(self, Path(path), COLUMNS, [row(one) for one in self.attentions])
+        return write_page(
+            Path(path),
+            model=self.model,
+            told=[str(finding) for finding in self.findings],
+            attentions=self.attentions,
+            not_visible=self.not_visible,
+            table=(COLUMNS, [row(one) for one in self.attentions]),
+        )
 
     def assert_healthy(self, scale: Expected = None) -> None:
         """Check that nothing fails.
